@@ -115,7 +115,7 @@ class MutexLostError(MutexNotHeldError):
     """The lock was held here and has been lost.
 
     Attributes:
-        loss (Loss): The cause.
+        loss (Loss): The cause. With UNREACHABLE, ``__cause__`` is the failure of the last renewal, unless that was under way.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ class Guard:
             together.emit_renewed([claim])
             if not together.is_group:
                 # this write has renewed one claim of a group alone: the others are due when they were
-                together.is_unreachable = False
+                together.failure = None
                 together.plan_renewal(renewal.sent, together.ends)
                 claim.shared.schedule.refresh(together)
         if self.ends:

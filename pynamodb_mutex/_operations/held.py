@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
 from pynamodb_mutex._protocol.schedule import (
     EARLY,
@@ -340,7 +340,8 @@ class HeldClaim:
         max_hold = self.together.ended_by_max_hold
         if loss is Loss.EXPIRED and max_hold is not None:
             return f"its lease ended, for it was held for longer than max_hold, {max_hold:g} s"
-        return loss.value
+        failure = self.together.failure if loss is Loss.UNREACHABLE else None
+        return loss.value if failure is None else f"{loss.value}: {one_line(failure)}"
 
     def reenters(self, caller: int) -> bool:
         """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""
@@ -415,14 +416,17 @@ class HeldClaim:
             applied: Whether the call's guarded write was applied; None if that is unknown.
         """
         taker = self.belief.taker
-        return MutexLostError(
-            f"{what}: {shown(self.key)} was lost: {self.why}",
-            loss=self.belief.loss or Loss.EXPIRED,
+        loss = self.belief.loss or Loss.EXPIRED
+        error = MutexLostError(
+            f"{what}: {shown(self.key)} was lost: {self.explain(loss)}",
+            loss=loss,
             applied=applied,
             key=self.key,
             owner=taker.owner if taker else None,
             expires_at=taker.expires_at if taker else None,
         )
+        error.__cause__ = self.together.failure if loss is Loss.UNREACHABLE else None
+        return error
 
     # -- changes: inside the monitor ----------------------------------------------------------------
 
@@ -694,7 +698,7 @@ class Held:
         plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
-        is_unreachable: Whether the last renewal had no answer.
+        failure: What the last renewal failed with, without tracebacks; None if it was answered.
         is_alone: Whether the next renewal is sent by itself, not in a batch, because the last one failed.
         ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
     """
@@ -703,10 +707,10 @@ class Held:
         "blocks",
         "claims",
         "ended_by_max_hold",
+        "failure",
         "is_alone",
         "is_group",
         "is_queued",
-        "is_unreachable",
         "may_go_on",
         "plan",
         "renewals_under_way",
@@ -724,7 +728,7 @@ class Held:
         self.plan = NEVER
         self.is_queued = False
         self.renewals_under_way = 0
-        self.is_unreachable = False
+        self.failure: BaseException | None = None
         self.is_alone = False
         self.ended_by_max_hold: float | None = None
         for claim in claims:
@@ -792,8 +796,8 @@ class Held:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether a renewal is unanswered: the last one had no answer, or one is under way."""
-        return self.is_unreachable or self.renewals_under_way > 0
+        """Whether a renewal is unanswered: the last one failed, or one is under way."""
+        return self.failure is not None or self.renewals_under_way > 0
 
     @property
     def lease(self) -> float:
@@ -882,10 +886,16 @@ class Held:
         self.is_queued = True
         return True
 
-    def plan_after_failure(self) -> None:
+    def plan_after_failure(self, error: BaseException) -> None:
         """Plan the renewal after one that failed: soon, and by a request of its own."""
         shared = self.shared
-        self.is_unreachable = self.is_alone = True
+        self.failure, self.is_alone = error, True
+        # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
+        # their variables refer to.
+        each: BaseException | None = error
+        while each is not None:
+            each.__traceback__ = None
+            each = each.__cause__ or each.__context__
         self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
 
     def plan_without_some(self, sent: float) -> None:

@@ -216,7 +216,7 @@ def _renew_once(
                 raise answer.error
         else:
             answer = yield from retrying(held.shared, build, until, about=claims[0])
-        held.is_unreachable = False
+        held.failure = None
         renewal = _outcome(held, claims, proposals, answer)
         if renewal is Renewal.APPLIED:
             return claims
@@ -434,7 +434,7 @@ def _note_failure(held: Held, error: BaseException) -> None:
 
     A failure is no loss: only a row that is not ours, or the end of the lease, is one.
     """
-    held.plan_after_failure()
+    held.plan_after_failure(error)
     _emit_failed(held, error)
 
 
@@ -515,7 +515,7 @@ def _note_statement(store: Store, held: Held, proposal: Proposal, response: Any)
     is_shown = row.token is not None if refused else row.expires_at == proposal.end
     if not is_shown and code not in {*_TRANSIENT, _REFUSED}:
         store.batches = False
-    held.is_unreachable = False
+    held.failure = None
     renewal = Renewal.AGAIN
     if is_shown:
         renewal = note_renewal(held.claims[0], proposal, row, applied=code is None)

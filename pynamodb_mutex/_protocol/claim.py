@@ -47,10 +47,10 @@ class Loss(enum.Enum):
     """Why a lock was lost."""
 
     EXPIRED = "its lease ended before it was renewed"
-    TAKEN = "another holder has taken it"
+    TAKEN = "another holder has taken it, perhaps after its claim was broken by force"
     FORCED = "its claim was broken by force"
     DELETED = "its row was deleted or overwritten"
-    UNREACHABLE = "DynamoDB could not be reached until its lease ended"
+    UNREACHABLE = "its renewals failed, or had no answer, until its lease ended"
 
     @property
     def can_be_won_back(self) -> bool:

@@ -399,7 +399,7 @@ class Supervisor:
             # the command then has what is left of its grace. Decided here, because `_end` sets `_asked`.
             at_once = self._asked and loss in (Loss.EXPIRED, Loss.UNREACHABLE)
             self._lost = True
-            self._end(EndReason.LOST, f"the lock was lost: {loss.value}")
+            self._end(EndReason.LOST, f"the lock was lost: {self._mutex._last('loss').why}")
             if at_once:
                 self._kill_at = local_clock().now()
         elif loss is None and not self._asked and self._mutex.remaining <= self._margin:

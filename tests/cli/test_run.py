@@ -506,7 +506,8 @@ def test_without_dynamodb_the_command_ends_before_the_lease(proxy, fake_clock):
         done = run_here("k", *options, "--", "sh", "-c", command, code=76)
     danger, lost, *killed = done.stderr.splitlines()
     assert "could not be renewed and is about to expire: ending the command" in danger
-    assert "the lock was lost: DynamoDB could not be reached until its lease ended" in lost
+    assert "the lock was lost: its renewals failed, or had no answer, until" in lost
+    assert "UpdateItem failed" in lost
     assert killed == [KILLED]
 
 

@@ -56,6 +56,8 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
             FOUND_BY[found_by](lock)
         error = raised.value
         assert (error.loss, error.owner, error.key) == (loss, taker, locks[-1].key)
+        assert str(error).endswith(f" was lost: {loss.value}")
+        assert error.__cause__ is None
         assert (lock.loss, lock.held, lock.lost) == (loss, False, True)
         if found_by in ("release", "end of the block"):
             # when it is clear, that tombstone is still its own
@@ -212,14 +214,16 @@ def test_lease_that_ended_is_won_back_unless_the_lock_is_gone(
 
 
 @table(
-    "subject, fault",
+    "subject, fault, said",
     [
-        *[("one lock", fault) for fault in (server_error, deny, partial(page, 200))],
-        ("several keys", server_error),
+        ("one lock", server_error, "InternalServerError"),
+        ("one lock", deny, "AccessDeniedException"),
+        ("one lock", partial(page, 200), "the answer is not DynamoDB's"),
+        ("several keys", server_error, "InternalServerError"),
     ],
 )
-def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(
-    subject, clock, on_lost, fault
+def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss_with_their_failure(
+    subject, clock, on_lost, fault, said
 ):
     lock = subject.held(on_lost=on_lost)
     ends = subject.ends
@@ -230,9 +234,15 @@ def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(
     clock.advance(20)
     assert on_lost.wait()[1] is lock.loss is Loss.UNREACHABLE
     assert (lock.held, subject.ends) == (False, ends)
-    with pytest.raises(MutexLostError):
+    with pytest.raises(MutexLostError, match=said) as raised:
         lock.release()
     assert not on_lost.came.acquire(timeout=0.2)
+    cause = raised.value.__cause__
+    assert f"until its lease ended: {cause}" in str(raised.value)
+    # it is kept, and keeps no frames
+    while cause is not None:
+        assert cause.__traceback__ is None
+        cause = cause.__cause__ or cause.__context__
 
 
 @pytest.mark.parametrize("fault", [server_error, deny, drop_answer])

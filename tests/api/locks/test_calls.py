@@ -308,7 +308,7 @@ def test_lost_error_says_how_and_whether_the_write_was_applied():
     assert {loss.name for loss in Loss} == {"EXPIRED", "TAKEN", "FORCED", "DELETED", "UNREACHABLE"}
     # each reads as the end of a sentence
     for loss in Loss:
-        assert loss.value[0].islower() or loss.value.startswith("DynamoDB")
+        assert loss.value[0].islower()
         assert not loss.value.endswith(".")
 
 

@@ -412,7 +412,9 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         """End the acquisition here; return a ticket with which another process continues to hold the lock.
 
         Until `attach`, nobody holds the lock and nobody else can acquire it. It is renewed once more, to the time for
-        which the ticket is good, and then expires with the ticket. Waits for a guarded write that is being sent.
+        which the ticket is good, and then expires with the ticket. Waits for a guarded write that is being sent. If the
+        lock would have expired later than the ticket, a second request moves its end; it is sent once, and if it fails
+        the key stays locked until that later time.
 
         Not guaranteed: that anybody attaches. If the ticket gets lost, the key stays locked until the ticket
         expires. Anyone who has the ticket and may write to the table can use it.

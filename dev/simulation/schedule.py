@@ -495,7 +495,7 @@ class Client:
         """Detach a lock; whoever draws its ticket takes it over."""
         claim: Any = mutex._mine()
         self._schedule.judge.detached.add(claim.own.token)
-        self._schedule._tickets.append(mutex.detach())
+        self._schedule._tickets.append(mutex.detach(self._rng.choice((None, 1.0))))
 
     def lock_attached(self) -> None:
         """Take over a lock that some process has detached; without a ticket, lock one key."""

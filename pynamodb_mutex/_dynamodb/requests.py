@@ -304,12 +304,18 @@ class Requests:
     def renew(self) -> Template:
         """Move the end of our claim to a later time, never to an earlier one."""
         layout = self._layout
-        actions = [
-            layout.expires_at.set(slot("N", "end")),
-            layout.lease.set(slot("N", "lease")),
-            *layout.dated(),
-        ]
-        return self._template(actions, layout.mine() & layout.ends_before())
+        return self._template(self._new_end(), layout.mine() & layout.ends_before())
+
+    @Once
+    def end_sooner(self) -> Template:
+        """Move the end of our claim to an earlier time: only if nobody believes in it any more."""
+        layout = self._layout
+        return self._template(self._new_end(), layout.mine() & layout.has_claim)
+
+    def _new_end(self) -> list[Action]:
+        layout = self._layout
+        lease = layout.lease.set(slot("N", "lease"))
+        return [layout.expires_at.set(slot("N", "end")), lease, *layout.dated()]
 
     @Once
     def renew_in_batch(self) -> Statement:

@@ -1,6 +1,7 @@
 """Detaching a lock here and attaching it in another process, and the ticket that is passed between the two.
 
-`detach` renews the claim once more, leaves it in its row, and writes into the ticket what makes the claim ours.
+`detach` renews the claim once more, leaves it in its row, perhaps to end sooner, and writes into the ticket what makes
+the claim ours.
 `Attachment` replaces that claim with one of its own, by the write that acquires a lock on another condition. From then
 on the ticket is used up, and requests of the detaching process that arrive late are refused.
 """
@@ -18,8 +19,9 @@ from pynamodb_mutex._operations.effects import Open
 from pynamodb_mutex._operations.guarded_write import end_turn_to_write, turn_to_write
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._operations.options import check_lease, check_number
-from pynamodb_mutex._operations.release import leave
+from pynamodb_mutex._operations.release import disown, leave
 from pynamodb_mutex._operations.renew import renew_quietly
+from pynamodb_mutex._operations.retry import once
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import is_mine, loss_of
@@ -182,14 +184,26 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         end_turn_to_write([claim], turn)
     claim.leave_queue()
     claim.emit_handed_over(None)
-    own, connection = claim.own, claim.store.connection
+    own, store, connection = claim.own, claim.store, claim.store.connection
+    if lease is not None and lease < claim.ends - claim.shared.now:
+        # The renewal has shortened nothing, for until its answer this process was the holder. Now nobody believes in the
+        # claim, and whoever watches it begins anew for the shorter lease. If this fails, the key is locked for longer.
+        claim.own = OwnClaim(own.token, lease)  # it has not proposed a later end
+        claim.own.version = own.version
+        values = claim.propose_renewal(lease).values
+        try:
+            yield from once(store.update(store.requests.end_sooner, claim.options.row, values))
+        except BaseException:
+            # Ctrl-C, or a task is cancelled: nobody gets the ticket.
+            yield from disown(claim.contender, own)
+            raise
     return Ticket(
         table=connection.table_name,
         region=connection.region,
         key=claim.key,
         token=own.token,
         version=own.version,
-        expires_at=own.expires_at,
+        expires_at=claim.own.proposed,
         lease=claim.lease,
         row=row,
     ).write()

@@ -62,18 +62,18 @@ def test_mutex_that_detached_does_not_hold_the_lock_and_it_stays_taken(table, se
     assert (sent, told, mutex.lost) == ([], [], False)
 
 
-@pytest.mark.parametrize("longer", [None, 3600])
-def test_ticket_is_good_for_a_whole_lease_from_the_detaching_or_longer(table, longer):
+@pytest.mark.parametrize("given", [None, 3600, 2])
+def test_ticket_is_good_for_a_whole_lease_from_the_detaching_or_for_the_one_given(table, given):
     mutex = held(Mutex.for_key("Über " + "k" * 200, lease=10, auto_renew=False))
     before = table.get(mutex.key).expires_at
     time.sleep(5)
     with pytest.raises(ValueError, match="lease"):
         mutex.detach(lease=0.1)
     assert mutex.held
-    ticket = mutex.detach(lease=longer)
+    ticket = mutex.detach(lease=given)
     row = table.get(mutex.key)
-    assert row.expires_at == pytest.approx(before + 5 + (longer or 10) - 10, abs=1.5)
-    assert row.lease == pytest.approx(longer or 10, abs=1)
+    assert row.expires_at == pytest.approx(before + 5 + (given or 10) - 10, abs=1.5)
+    assert row.lease == pytest.approx(given or 10, abs=1)
     # it is short and plain, and says where it belongs
     assert len(ticket) < 1024
     assert ticket.isascii()
@@ -394,6 +394,17 @@ def test_detach_of_what_another_thread_releases_meanwhile(scene, pool):
         giver.detach()
     releasing[0].result(60)
     assert scene.row.expires_at is None
+
+
+@pytest.mark.parametrize("fault", [drop_request, deny])
+def test_ticket_with_a_shorter_lease_is_good_though_its_end_could_not_be_moved(scene, fault):
+    giver, ends = held(scene.mutex()), scene.ends
+    scene.proxy.next(net.pass_on(), fault(), op="renew")
+    ticket = giver.detach(lease=2)
+    assert scene.applied("renew") == [True, False]
+    assert json.loads(ticket)["expires_at"] < ends[0] < scene.ends[0]
+    time.sleep(10)
+    Mutex.attach(ticket, model=scene.there).release()
 
 
 @pytest.mark.parametrize("by", ["renew", "renew in the background", "save_data"])

@@ -129,6 +129,7 @@ async def test_cancelled_while_it_polls(scene):
         ("acquire", 1, ["release"]),
         ("acquire", 3, ["release"]),
         ("renew", 1, ["attach", "release"]),
+        ("renew before it is to end sooner", 1, ["disown"]),
         ("attach", 1, ["attach", "release"]),
         ("release", 2, ["release"]),
     ],
@@ -138,7 +139,8 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
     call = mutex.acquire()
     if op != "acquire":
         await call
-        call = mutex.release() if op == "release" else mutex.detach()
+        op, *sooner = op.split(maxsplit=1)
+        call = mutex.release() if op == "release" else mutex.detach(1 if sooner else None)
     if op == "attach":
         call = AsyncMutex.attach(await call, model=scene.here)
         scene.proxy.log.clear()

@@ -295,7 +295,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         Raises:
             MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not
                 reentrant. Without a timeout, also if the wait would never end: because the thread holds
-                the lock by another mutex, or because it would block the event loop of a task that holds the
+                the lock, renewed without end, by another mutex, or because it would block the event loop of a task that holds the
                 lock or is before it in line. (With a timeout, the latter emits a RuntimeWarning.)
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
@@ -310,8 +310,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options
         store = process.store(options.model)
-        on_lost = (functools.partial(options.on_lost, self),) if options.on_lost else ()
-        return Contender(process, store, options, who, blocks=blocks, on_lost=on_lost)
+        return Contender(process, store, options, who, self, blocks=blocks)
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
         contender = self._contender(who, blocks=blocks)
@@ -646,15 +645,9 @@ class AnyOf(Mutex):
         )
 
         process, options = current_process(), self._options
-        on_lost = (functools.partial(options.on_lost, self),) if options.on_lost else ()
+        store = process.store(options.model)
         return ContenderForAny(
-            process,
-            process.store(options.model),
-            options,
-            self._alternatives,
-            who,
-            blocks=blocks,
-            on_lost=on_lost,
+            process, store, options, self._alternatives, who, self, blocks=blocks
         )
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:

@@ -323,7 +323,8 @@ class AcquisitionOfSeveral:
         for member in self._members:
             stalled = member.contender.stalled_holder()
             if stalled is not None:
-                refuse_wait(member.contender, stalled, self._deadline)
+                ends = stalled.together.ends_by
+                refuse_wait(member.contender, stalled.contender, ends, self._deadline)
 
     # -- one try ------------------------------------------------------------------------------------
 
@@ -509,18 +510,14 @@ class ContenderForAny(Contender):
         options: LockOptions,
         alternatives: Sequence[LockOptions],
         caller: Caller,
+        lock: object,
         *,
         blocks: bool = True,
-        on_lost: tuple[partial[object], ...] = (),
     ) -> None:
         keys = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
-        super().__init__(
-            shared, store, options, caller, blocks=blocks, on_lost=on_lost, waits_for=keys
-        )
+        super().__init__(shared, store, options, caller, lock, blocks=blocks, waits_for=keys)
         self.each = {
-            each.key: Contender(
-                shared, store, each, caller, blocks=blocks, on_lost=on_lost, waits_for=keys
-            )
+            each.key: Contender(shared, store, each, caller, lock, blocks=blocks, waits_for=keys)
             for each in alternatives
         }
 
@@ -560,17 +557,13 @@ class AcquisitionOfAny(Acquisition):
     def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
         return min(attempt.free_at for attempt in self._attempts)
 
-    def _stalled_holder(self) -> Contender | None:
-        """Return one of the local holders, if this wait keeps all of them from releasing the locks.
+    def _stalled_holder(self) -> HeldClaim | None:
+        """Return the first of the local holders' claims to end, if this wait keeps all of them from being released.
 
         If one lock has no such holder, it may become free, and the wait can end.
         """
-        stalled = None
-        for contender in self.contender.each.values():
-            stalled = contender.stalled_holder()
-            if stalled is None:
-                break
-        return stalled
+        stalled = [each.stalled_holder() for each in self.contender.each.values()]
+        return None if None in stalled else min(stalled, key=lambda claim: claim.together.ends_by)
 
     def poll(self) -> Operation[HeldClaim | None]:
         """Try once: acquire one of the locks that may be free, usually by one request.

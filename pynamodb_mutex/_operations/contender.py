@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from pynamodb_mutex._dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._dynamodb.layout import seconds
+from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.local_queue import LocalQueue
 from pynamodb_mutex._protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
 if TYPE_CHECKING:
-    from functools import partial
-
     from pynamodb.models import Model
 
     from pynamodb_mutex._dynamodb.keys import RawItem
@@ -55,7 +56,9 @@ class Contender:
         options: Options of the lock.
         caller: Number of the thread or task that asks for the lock, and then holds it.
         thread: Number of its thread: see `Caller`.
+        lock: Weak reference to the object by which the caller asks for the lock, and can release it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
+        is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
         on_lost: Functions to call with the lock's object when the lock is lost.
         owner: Label for people.
     """
@@ -66,6 +69,8 @@ class Contender:
         "_waits_for",
         "blocks",
         "caller",
+        "is_warned",
+        "lock",
         "on_lost",
         "options",
         "owner",
@@ -80,9 +85,9 @@ class Contender:
         store: Store,
         options: LockOptions,
         caller: Caller,
+        lock: object,
         *,
         blocks: bool = True,
-        on_lost: tuple[partial[object], ...] = (),
         waits_for: frozenset[str] | None = None,
     ) -> None:
         """Make a contender.
@@ -92,8 +97,8 @@ class Contender:
             store: Store in which the lock's row is.
             options: Options of the lock.
             caller: The thread or task that asks for the lock.
+            lock: The object by which it does so.
             blocks: Whether a wait blocks the caller's thread.
-            on_lost: Functions to call with the lock's object when the lock is lost.
             waits_for: The names of the rows any of which would do; None if it is one row.
         """
         self.shared = shared
@@ -102,8 +107,10 @@ class Contender:
         # Not the object: handles keep claims for as long as it lives (`ThreadHandle`), and so a claim that referred to it
         # would be kept for ever.
         self.caller, self.thread = caller.number, caller.thread
+        self.lock = ref(lock)
         self.blocks = blocks
-        self.on_lost = on_lost
+        self.is_warned = False
+        self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
         self.owner = options.owner or caller.label
         self._name = lock_name(options.model, options.key, options.row)
         self._waits_for = waits_for
@@ -150,12 +157,12 @@ class Contender:
         """
         return other.caller == self.caller or (self.blocks and other.thread == self.thread)
 
-    def stalled_holder(self) -> Contender | None:
-        """Return the local holder of the row, if a wait of this contender keeps it from releasing the lock."""
+    def stalled_holder(self) -> Any:
+        """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released."""
         for claim in self.shared.holders(self.store, self.options.key):
             other: Contender = claim.contender
             if other is not self and claim.held and self._is_row(other.model, other.options.row):
-                return other if self.stalls(other) else None
+                return claim if self.stalls(other) else None
         return None
 
     def _is_row(self, model: type[Model], row: RawItem) -> bool:
@@ -206,16 +213,19 @@ class QueueForAny(LocalQueue[Any, Contender]):
 # -- waits that could never end --------------------------------------------------------------------
 
 
-def refuse_wait(contender: Contender, stalled: Contender, deadline: float) -> None:
+def refuse_wait(contender: Contender, stalled: Contender, ends: float, deadline: float) -> None:
     """Refuse a wait during which the holder, or a waiter ahead in the queue, cannot go on; or warn of it.
 
-    With a deadline the wait goes on. For a thread or task that waits for its own lock nothing is reported: its wait
+    If the holder's lease is not renewed for ever, the wait goes on until that ends, and a warning in the log says so.
+
+    With a deadline the wait goes on, too. For a thread or task that waits for its own lock nothing is reported: its wait
     ends as if another held the lock. A thread that blocks an event loop gets a RuntimeWarning, because it stops the
     work of all tasks of that loop.
 
     Args:
         contender: The contender that waits.
         stalled: The contender that cannot go on meanwhile.
+        ends: Local time by which its lease ends; infinity if that is renewed, or it is no holder.
         deadline: Local time at which the wait ends; infinity for never.
 
     Raises:
@@ -223,23 +233,38 @@ def refuse_wait(contender: Contender, stalled: Contender, deadline: float) -> No
     """
     key = shown(stalled.key)
     holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)
-    ends = deadline < math.inf
+    is_timed = deadline < math.inf
+    if ends < deadline:
+        if not contender.is_warned:
+            contender.is_warned = True
+            text = "%s is held by %s, which cannot release it while %s waits here: free in %.1f s, when its lease ends"
+            values = (key, holder, waiter, ends - contender.shared.now)
+            contender.shared.emit(Log("warning", text, values, contender.log_fields))
+        return
     if stalled.caller == contender.caller:
-        if ends:
+        if is_timed:
             return
+        advice = (
+            "Release that one first, enter it again (reentrant=True for both), or give a timeout"
+        )
+        if stalled.lock() is None:
+            advice = (
+                "That one is gone, so nobody can release it: keep a mutex until its release. "
+                "force_release() breaks the lock"
+            )
         msg = (
             f"{key} is already held by this thread or task, by another mutex ({_kind(stalled)}, owner "
-            f"{holder}): this one ({_kind(contender)}, owner {waiter}) would wait for it for ever. Release "
-            "that one first, enter it again (reentrant=True for both), or give a timeout"
+            f"{holder}): this one ({_kind(contender)}, owner {waiter}) would wait for it for ever. "
+            f"{advice}"
         )
     else:
-        until = "before the timeout" if ends else "at all"
+        until = "before the timeout" if is_timed else "at all"
         msg = (
             f"{key} is held, or waited for, by a task of the event loop on this thread (owner {holder}), "
             f"or by what runs the loop. A Mutex that waits for it here (owner {waiter}) blocks the loop, so "
             f"it cannot be released {until}: use pynamodb_mutex.aio.AsyncMutex in coroutines"
         )
-    if not ends:
+    if not is_timed:
         raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)
     warnings.warn(msg, RuntimeWarning, stacklevel=_users_level())
 

@@ -757,6 +757,18 @@ class Held:
             return self.claims[0].ends
         return min(claim.ends for claim in self.unreleased or self.claims)
 
+    @property
+    def ends_by(self) -> float:
+        """Local time by which the first lease ends unless a caller renews it; infinity if it is renewed without end."""
+        if self.plan is NEVER:
+            return self.ends
+        limits = (
+            claim.since + claim.options.max_hold + claim.lease
+            for claim in self.unreleased
+            if claim.options.max_hold is not None
+        )
+        return max(self.ends, min(limits, default=math.inf))
+
     def held_at(self, now: float) -> bool:
         """Return whether the holder may believe at a local time that it holds all of the locks."""
         return all(claim.held_at(now) for claim in self.claims)

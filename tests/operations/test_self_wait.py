@@ -93,6 +93,31 @@ def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeou
         assert not holder.held
 
 
+@pytest.mark.parametrize("ends", [{"auto_renew": False}, {"max_hold": 1}], ids=str)
+@pytest.mark.parametrize("asks", [mutex, fair, group("b", "a"), any_of("a")])
+def test_wait_for_an_own_lock_that_is_not_renewed_without_end_lasts_as_long_as_its_lease(
+    caplog, asks, ends
+):
+    holder, began = held(mutex(lease=2, owner="outer", **ends)), time.monotonic()
+    held(asks(owner="inner")).release()
+    assert time.monotonic() - began >= 1.9
+    assert holder.lost
+    (warning,) = (r.getMessage() for r in caplog.records if "cannot release" in r.getMessage())
+    said = "'a' is held by 'outer', which cannot release it while 'inner' waits here: free in "
+    assert warning.startswith(said + ("3.0 s" if "max_hold" in ends else "2.0 s"))
+    # a timeout that comes first ends the wait, without a warning
+    with mutex(auto_renew=False):
+        assert not asks().acquire(timeout=0.05)
+    assert len([r for r in caplog.records if "cannot release" in r.getMessage()]) == 1
+
+
+def test_lock_whose_object_is_gone_is_named_as_such():
+    mutex(owner="outer").acquire()
+    with pytest.raises(MutexAlreadyHeldError, match="'outer'.* That one is gone"):
+        mutex().acquire()
+    assert LockItem.force_release("a")
+
+
 def test_function_that_calls_itself_under_its_lock_is_refused():
     @synchronized("a-{depth}")
     def by_key(depth):
@@ -120,9 +145,11 @@ def test_lock_that_was_attached_is_an_own_one_of_whoever_attached_or_entered_it(
         mutex().acquire()
 
 
-def test_wait_behind_a_wait_of_the_same_thread_is_refused(pool):
+@pytest.mark.parametrize("is_own", [False, True])
+def test_wait_behind_a_wait_of_the_same_thread_is_refused(pool, is_own):
     """A signal handler runs while its thread waits, and the thread waits on when it returns."""
-    pool.submit(held, mutex()).result()
+    holder = mutex(auto_renew=False)
+    assert (held(holder) if is_own else pool.submit(held, holder).result()) is holder
     interrupted = waiting(mutex(owner="outer"))
     with pytest.raises(MutexAlreadyHeldError, match="'outer'"):
         mutex().acquire()

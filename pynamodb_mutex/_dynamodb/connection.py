@@ -7,6 +7,7 @@ writes without a lock are sent: it retries as the caller has set it up. What an 
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import suppress
 from functools import partial
@@ -43,6 +44,7 @@ from pynamodb_mutex._dynamodb.answers import (
 )
 from pynamodb_mutex._dynamodb.pynamodb_private import (
     access_key_of,
+    client_elsewhere,
     connection_of,
     credentials_of,
     without_retry_modes,
@@ -84,14 +86,17 @@ def client_of(connection: PynamoDBConnection) -> Any:
         BotoCoreError: If it cannot be made, as without a region.
         ValueError: If the endpoint is not a URL. A port that is none botocore would notice only when it signs a request.
     """
-    client: Any = connection.client
-    endpoint = client.meta.endpoint_url
+    invalid = ""
     try:
-        urlsplit(endpoint).port  # noqa: B018 - raises
+        client: Any = connection.client
+        invalid = f"Invalid endpoint: {client.meta.endpoint_url}"  # botocore's words
+        urlsplit(client.meta.endpoint_url).port  # noqa: B018 - raises
     except ValueError as error:
-        msg = f"Invalid endpoint: {endpoint}"  # botocore's words
-        raise ValueError(msg) from error
-    return client
+        # without user and password, of which Python's error may show a part
+        raise ValueError(re.sub(r"\S*@", "", invalid or str(error))) from None
+    # They are not sent to anybody. But each of botocore's errors would show them.
+    host = re.sub("//[^/]*@", "//", client.meta.endpoint_url)
+    return client if host == client.meta.endpoint_url else client_elsewhere(connection, host)
 
 
 class Connection:
@@ -291,7 +296,7 @@ class Connection:
             if credentials != self._credentials:  # else another thread has done it meanwhile
                 table = self._connected(credentials)
                 # under the lock: two threads would make two clients
-                client = table.connection.client
+                client = client_of(table.connection)
                 self._observe(client)
                 # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
                 # next one. Otherwise it stays open: other threads ask without the lock (`shares_table_with`).

@@ -79,6 +79,12 @@ def credentials_of(client: Any) -> Any:
     return client._request_signer._credentials
 
 
+def client_elsewhere(connection: Connection, host: str) -> Any:
+    """Return a new client of a connection, which keeps it in place of the one that it has, for another endpoint."""
+    connection.host, connection._client = host, None
+    return connection.client
+
+
 def access_key_of(connection: Connection) -> str | None:
     """Return the access key that a connection was given; None if it uses that of the environment."""
     return connection._aws_access_key_id

@@ -20,7 +20,7 @@ from pynamodb.models import Model
 
 from pynamodb_mutex._dynamodb.answers import explained
 from pynamodb_mutex._dynamodb.connection import client_of
-from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.messages import one_line
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli import INTERRUPTED
 from pynamodb_mutex.models import LockItem
@@ -184,7 +184,8 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
         except ValueError:
             is_url = False
         if not is_url:
-            raise click.BadParameter(f"{shown(value)} is not a URL such as http://localhost:8000")
+            # without the value, in which there may be a password
+            raise click.BadParameter("is not a URL such as http://localhost:8000")
     place.chosen[parameter.name or ""] = value
 
 

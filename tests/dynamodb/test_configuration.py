@@ -5,6 +5,7 @@ import json
 import os
 import re
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -124,6 +125,32 @@ def test_region_and_credentials_that_come_later_are_used(monkeypatch, embedded_e
     model.create_table()
     with mutex:
         assert mutex.held
+
+
+WITH_PASSWORD = (
+    "http://me:secret@127.0.0.1:9",
+    "http://me:sec/ret@127.0.0.1",
+    "me:secret@127.0.0.1",
+)
+
+
+@pytest.mark.parametrize("url", WITH_PASSWORD)
+@pytest.mark.parametrize("by", ["variable", "model"])
+def test_password_in_the_url_of_the_endpoint_is_not_shown(monkeypatch, caplog, url, by):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    model = lock_table()
+    if by == "variable":
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", url)
+    else:
+        model.Meta.host = url
+    calls = [Mutex.for_key("a", model=model).locked, model.create_table]
+    for call in calls:
+        with pytest.raises((GetError, TableError), match=r"127\.0\.0\.1") as raised:
+            call()
+        trace = "".join(traceback.format_exception(raised.value))
+        assert [part for part in ("me:", "sec", "ret@") if part in trace + caplog.text] == []
 
 
 def test_attempts_of_a_callers_client_are_observed_once_credentials_have_come(

@@ -63,6 +63,10 @@ def test_connection_is_the_models_own_until_it_is_forgotten():
     private.forget_connection(Order)
     assert private.connection_of(Order) is not own
 
+    moved = private.client_elsewhere(own.connection, "http://127.0.0.1:8")
+    assert moved is own.connection.client
+    assert moved.meta.endpoint_url == "http://127.0.0.1:8"
+
     # a subclass would have its parent's
     class Copy(Order):
         class Meta:

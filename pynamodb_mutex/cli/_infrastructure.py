@@ -627,6 +627,9 @@ def policy(place: Place, roles: tuple[str, ...], account: str | None) -> None:
 def table_arn(place: Place, account: str | None) -> str:
     """Return the ARN of the lock table, with an asterisk for an unknown region or account."""
     meta: Any = place.lock_model().Meta
+    # with an asterisk the policy would allow other tables as well
+    if re.fullmatch("[a-zA-Z0-9_.-]+", meta.table_name) is None:
+        raise click.BadParameter(f"no table name: {shown(meta.table_name)}", param_hint="--table")
     session = botocore.session.get_session()
     region = meta.region or session.get_config_variable("region")
     partition = "aws"

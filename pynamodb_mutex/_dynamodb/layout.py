@@ -116,7 +116,7 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
 
     Raises:
         TypeError: If it is not JSON.
-        ValueError: If JSON has no name for a number in it.
+        ValueError: If JSON has no name for a number in it, or it is longer than DynamoDB's limit for a row.
     """
     attribute = model.get_attributes()["data"]
     serialized: str | None = None if data is None else attribute.serialize(data)
@@ -124,6 +124,8 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
         # Python writes these as numbers and reads them back, but they are not JSON. They may also stand in a string, so
         # only parsing shows whether there is such a number.
         json.loads(serialized, parse_constant=_no_json)
+    if isinstance(serialized, str) and len(serialized) > 400 * 1024:
+        raise ValueError(f"data has {len(serialized)} bytes of JSON: a row has 400 KB at most")
     return serialized
 
 

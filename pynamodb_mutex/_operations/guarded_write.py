@@ -372,7 +372,7 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
     Raises:
         MutexError: If the lock is in a user's row, which has no payload.
         TypeError: If the payload is not JSON.
-        ValueError: If it contains NaN or infinity.
+        ValueError: If it contains NaN or infinity, or is too long.
     """
     if claim.store.layout.must_exist:
         msg = "save_data: the lock of a row carries no data of its own; write to the row"

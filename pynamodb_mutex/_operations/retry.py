@@ -85,6 +85,7 @@ def retrying(
     """
     retries = Retries(shared.now, until)
     made = attempts or Attempts()
+    failures = 0
     while True:
         request = build()
         made.count += 1
@@ -108,8 +109,12 @@ def retrying(
         at = retries.next(shared.now, shared.uniform, answered=reply.answered)
         if at is None:
             raise reply.error
-        fields = None if about is None else about.log_fields
-        shared.emit(Log("warning", "%s; to be retried", (one_line(reply.error),), fields))
+        failures += 1
+        # The first, second, fourth, eighth, ...: DynamoDB cannot be reached for hours, and a waiter retries twice a second.
+        if failures.bit_count() == 1:
+            fields = None if about is None else about.log_fields
+            values = (one_line(reply.error), failures)
+            shared.emit(Log("warning", "%s; to be retried (failure %s)", values, fields))
         yield Wait(at)
 
 

@@ -3,6 +3,7 @@
 And answers that hang, that come without a Date, or that are not DynamoDB's, never mean "held".
 """
 
+import re
 import time
 from functools import partial
 from itertools import product
@@ -145,6 +146,16 @@ def test_failure_that_passes_is_repeated(subject, kind, fault):
     assert len(subject.of(kind)) == 2
     for other in {*KINDS, "save_data"} - {kind}:
         assert len(subject.of(other)) <= 1
+
+
+def test_warnings_about_one_request_that_fails_again_and_again_thin_out(scene, caplog):
+    assert not scene.mutex().locked()  # it has answered
+    scene.proxy.always(server_error())
+    with pytest.raises(errors.UpdateError):
+        scene.mutex().acquire(timeout=180)
+    counts = re.findall(r"to be retried \(failure (\d+)\)", caplog.text)
+    assert [int(count) for count in counts] == [2**power for power in range(len(counts))]
+    assert 6 <= len(counts) <= 10
 
 
 @pytest.mark.real("embedded")  # botocore falls over it
@@ -319,7 +330,7 @@ def test_refused_request_is_raised_as_what_it_is(scene, op, error, call):
 def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene):
     with scene.mutex() as mutex:
         with pytest.raises(errors.UpdateError):
-            mutex.save_data("x" * 410_000)
+            mutex.save_data("x" * 409_590)
         assert mutex.held
         assert len(scene.proxy.of("save_data")) == 1
         mutex.save_data("small")

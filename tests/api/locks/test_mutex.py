@@ -232,7 +232,7 @@ def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):
 
 
 def test_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table, pool):
-    holder, waiter = held(Mutex.for_key("a")), Mutex.for_key("a", data="x" * 500_000, poll=QUICK)
+    holder, waiter = held(Mutex.for_key("a")), Mutex.for_key("a", data="x" * 409_590, poll=QUICK)
     waiting = pool.submit(waiter.acquire, timeout=20)
     until(lambda: holder._latest.contender.queue.turns)
     holder.release()

@@ -7,6 +7,7 @@ attributes in `pynamodb_mutex._dynamodb`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from datetime import datetime, timezone
@@ -14,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import (
+    Attribute,
     JSONAttribute,
     ListAttribute,
     NumberAttribute,
@@ -66,6 +68,20 @@ def _default_table() -> str:
 
 class _DefaultMeta(type):
     table_name = _DefaultName()
+
+
+def check_stored_names(model: type[Model]) -> None:
+    """Refuse a new model that stores two attributes under one name.
+
+    Raises:
+        TypeError: If it does.
+    """
+    stored: dict[str, str] = {}
+    for name, attribute in inspect.getmembers(model, lambda each: isinstance(each, Attribute)):
+        other = stored.setdefault(attribute.attr_name, name)
+        if other != name:
+            msg = f"{model.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
+            raise TypeError(msg)
 
 
 class LockItem(Model):
@@ -124,7 +140,8 @@ class LockItem(Model):
         """Give the subclass a connection of its own, and its Meta the defaults.
 
         Raises:
-            TypeError: If its retention is not a number; if it has another use for ``waiting`` or ``free_since``.
+            TypeError: If its retention is not a number; if it has another use for ``waiting`` or ``free_since``, or
+                stores two attributes under one name.
             ValueError: If its retention is negative, infinite, NaN or over 100 years.
         """
         # PynamoDB would use the parent's connection where the tables have the same name, even in different regions
@@ -139,6 +156,7 @@ class LockItem(Model):
                     f"own; to store the lock's under another name, give that as attr_name"
                 )
                 raise TypeError(msg)
+        check_stored_names(cls)
         lock_models.add(cls)
         meta = cls.__dict__.get("Meta")
         if meta is not None:

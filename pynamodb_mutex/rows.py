@@ -8,7 +8,6 @@ a row. The locks themselves are in `_row_locks`. Which conditions a write gets i
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pynamodb.attributes import Attribute, NumberAttribute, UnicodeAttribute
@@ -32,12 +31,12 @@ from pynamodb_mutex._operations.row_write import (
     same,
 )
 from pynamodb_mutex._operations.transaction import ProtectedItem, write_alone, write_together
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._row_locks import RowLock, RowLocks, options_of_row
 from pynamodb_mutex._runtime.process import current_process, lock_models
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
-from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.exceptions import InvalidRowError, MutexError, MutexNotHeldError
+from pynamodb_mutex.models import LockItem, check_stored_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -125,14 +124,8 @@ class RowLockMixin(Model):
         if not (lock_model is None or is_model):
             msg = f"{cls.__name__}.lock_model must be LockItem or a subclass of it, or None"
             raise TypeError(msg)
-        stored: dict[str, str] = {}
-        for name, attribute in inspect.getmembers(cls, lambda each: isinstance(each, Attribute)):
-            other = stored.setdefault(attribute.attr_name, name)
-            if other != name and cls.lock_model is None:
-                msg = (
-                    f"{cls.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
-                )
-                raise TypeError(msg)
+        if lock_model is None:
+            check_stored_names(cls)
         for name, ours in RowLockMixin.get_attributes().items():
             cls._check_redefined(name, ours)
         lock_models.add(cls)
@@ -300,7 +293,8 @@ class RowLockMixin(Model):
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
             MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
             RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
-            InvalidRowError: Without the lock, if the row has impossible lock attributes.
+            InvalidRowError: Without the lock, if the row has impossible lock attributes; in both cases, if the update was
+                applied but PynamoDB cannot read the row.
             MutexNotHeldError: After the release, inside the lock's block; with ``unlock``, without the lock.
             pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold (nothing
                 was written), or DynamoDB cannot be reached (the outcome is unknown). With a ``lock_model``
@@ -377,7 +371,13 @@ class RowLockMixin(Model):
             data = run(process, write_together(process, members, what))
             if write.kind == TRANSACT_UPDATE:
                 row = run(process, self._reading_again(members[0].store, what))
-        write.done(row)
+        before = self.attribute_values
+        try:
+            write.done(row)
+        except Exception as error:
+            self.attribute_values = before  # the key among them
+            msg = f"{what}: the row was written, but cannot be read: {one_line(error)}"
+            raise InvalidRowError(msg, key=name_of(self)) from error
         return data | {ATTRIBUTES: row} if write.kind == TRANSACT_UPDATE else data
 
     def _reading_again(self, store: Store, what: str) -> Operation[RawItem]:

@@ -399,6 +399,21 @@ def test_default_without_a_value_is_not_stored(table):
         assert not any("tags" in row for row in stored)
 
 
+def test_two_attributes_under_one_name_are_refused():
+    for other, mine in (("token", {}), ("b", {"b": types.NumberAttribute()})):
+        mine["mine"] = types.UnicodeAttribute(attr_name=other)
+        with pytest.raises(TypeError, match=f"{other}.* both stored as '{other}'"):
+            subclass(**mine)
+
+
+def test_payload_that_dynamodb_would_refuse_for_its_length_is_not_sent(table, sent):
+    with Mutex.for_key("a", data=1) as mutex:
+        sent.clear()
+        with pytest.raises(ValueError, match="data has 409601 bytes of JSON"):
+            mutex.save_data("x" * 409_599)
+        assert (sent, mutex.data) == ([], 1)
+
+
 def test_payload_may_be_a_map(table):
     mapped = subclass(data=types.MapAttribute(null=True))
     with Mutex.for_key("a", model=mapped, data={"page": 1, "of": "x"}) as mutex:

@@ -11,14 +11,21 @@ import pytest
 from pynamodb import attributes as types
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
+from pynamodb.expressions.operand import Path
 from pynamodb.transactions import TransactWrite
-from row_models import delete, every_write, save, save_or_update, update
+from row_models import Account, delete, every_write, save, save_or_update, update
 from sent_requests import TRANSACT
 from two_clients import held
 
 from dev import faultproxy as net
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request
-from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
+from pynamodb_mutex import (
+    InvalidRowError,
+    MutexError,
+    MutexLostError,
+    MutexNotHeldError,
+    RowLockedError,
+)
 
 lost_in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
 """The answer is lost: by a reset, or because an error comes in place of it."""
@@ -243,6 +250,16 @@ def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene):
     assert row.balance == 0
     row.refresh()
     assert row.balance == 1
+
+
+@pytest.mark.parametrize("name", ["lock_writes", "balance"])
+def test_update_whose_row_cannot_be_read_says_that_it_was_applied(any_scene, name):
+    row = any_scene.here(any_scene.key)
+    any_scene.set_claim(Path(name).set(["odd"]))
+    with pytest.raises(InvalidRowError, match=f"was written, but cannot be read: .*{name}"):
+        row.update([Account.last.set("mine")])
+    assert any_scene.raw["last"] == {"S": "mine"}
+    assert (row.name, row.last) == (any_scene.key, None)
 
 
 def test_refusal_that_does_not_show_the_row_of_the_lock_is_pynamodbs_error(table_scene):

@@ -15,10 +15,10 @@ import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
-from pynamodb_mutex._operations.options import made
+from pynamodb_mutex._handles import Handle, Lock, note_not_released, refusing
+from pynamodb_mutex._operations.options import check_bool, made
 from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
@@ -46,11 +46,40 @@ if TYPE_CHECKING:
         on_lost: Callable[[Any], object] | None
 
 
-L = TypeVar("L", bound="ThreadHandle[Any]")
+L = TypeVar("L", bound="Lock[Any]")
 R = TypeVar("R")
 
 
-class AsyncHandle(Handle[Any], Generic[L]):
+@Coroutine.register
+class _Unawaited:
+    """A coroutine without a truth value: ``if mutex.acquire():`` lacks an ``await``, and would always be true."""
+
+    def __init__(self, coroutine: Any) -> None:
+        self._coroutine = coroutine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)
+
+    def __await__(self) -> Any:
+        return self._coroutine.__await__()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self.__qualname__}() has no truth value: await it")
+
+
+def _to_be_awaited(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a coroutine function whose result has a truth value, which its coroutines must not have."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return _Unawaited(function(*args, **kwargs))  # type: ignore[return-value]  # it acts as one
+
+    # Where Python can be told, it still counts as a coroutine function: `unittest.mock` replaces it by an AsyncMock.
+    getattr(inspect, "markcoroutinefunction", id)(call)
+    return call
+
+
+class AsyncLock(Handle[Any], Generic[L]):
     """A lock for tasks: the lock for threads whose operations it runs, and the tasks that hold it."""
 
     def __init__(self, make: Callable[..., L], on_lost: Any, *, cancel_on_loss: bool) -> None:
@@ -65,6 +94,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     @classmethod
     def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: AsyncOptions) -> Self:
+        check_bool("cancel_on_loss", cancel_on_loss)
         on_lost = options.pop("on_lost", None)
         inside = functools.partial(make, **options)
         return made(cls, inside, on_lost, cancel_on_loss=cancel_on_loss)
@@ -91,6 +121,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     # -- calls --------------------------------------------------------------------------------------
 
+    @_to_be_awaited
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
         lock, who = self._lock, caller()
@@ -122,6 +153,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Raise unless the lock is held, and renew it if needed: see `~pynamodb_mutex.Mutex.ensure_held`."""
         await self._run(self._lock._ensuring(at_least))
 
+    @_to_be_awaited
     async def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
         asking: Operation[bool] = self._lock._asking()
@@ -145,7 +177,11 @@ class AsyncHandle(Handle[Any], Generic[L]):
         self, operation: Operation[R], undo: Callable[[R], Operation[Any]] | None = None
     ) -> R:
         # for ``on_lost``, which is called on a thread without a loop
-        self._loop = asyncio.get_running_loop()
+        self._loop: Any = asyncio._get_running_loop()
+        if self._loop is None:
+            raise RuntimeError(
+                "no asyncio loop runs: in trio, use Mutex by trio.to_thread.run_sync"
+            )
         return await run(current_process(), operation, undo)
 
     def _end_holding(self, held: Any) -> None:
@@ -243,6 +279,10 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return locked
 
 
+# not in the class: see `Lock`
+AsyncLock.__enter__ = AsyncLock.__exit__ = refusing("tasks: use 'async with', or a Mutex")  # type: ignore[attr-defined]  # see above
+
+
 def _can_await(error: BaseException | None) -> bool:
     """Return whether the calling coroutine can await, while it handles an exception: a loop runs, and it is not closed."""
     if asyncio._get_running_loop() is None:
@@ -277,7 +317,7 @@ class _HoldingTask:
         self.held = held
         # never None: it is a task that awaited the acquisition
         task: Any = asyncio.current_task()
-        # Weak, because the process refers to the claim, that to `AsyncHandle._notify`, and the handle to this. Suppose
+        # Weak, because the process refers to the claim, that to `AsyncLock._notify`, and the handle to this. Suppose
         # that the loop is closed while the task holds the lock. If the task were kept alive, Python would never close its
         # coroutine, and so never leave the block: the lock would be renewed for as long as the process lives.
         self._task: Callable[[], Any] = weakref.ref(task, forget)

@@ -134,13 +134,25 @@ class Handle(Made, Generic[H]):
 
     def __bool__(self) -> NoReturn:
         """Refuse: it is not clear what the truth value would mean."""
-        msg = f"a {type(self).__name__} has no truth value: use .held, or the result of .acquire()"
-        raise TypeError(msg)
+        raise TypeError(f"{self!r} has no truth value: use .held, or the result of .acquire()")
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: an acquisition belongs to one process."""
-        msg = f"a {type(self).__name__} cannot be pickled: make it where it is used"
-        raise TypeError(msg)
+        made_by = self._made_by.format(type(self).__name__)
+        raise TypeError(f"{self!r} cannot be pickled: make it where it is used, by {made_by}")
+
+
+def refusing(advice: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses the kind of ``with`` block that is not for this kind of lock.
+
+    Args:
+        advice: The end of the message.
+    """
+
+    def refuse(lock: Handle[Any], *_: object) -> NoReturn:
+        raise TypeError(f"{type(lock).__name__} is for {advice}")
+
+    return refuse
 
 
 class HandleOfOne(Handle["HeldClaim"]):
@@ -234,11 +246,11 @@ class HandleOfSeveral(Handle["Held"]):
         return f"<{type(self).__name__} {self._names}: {self._state()}>"
 
 
-class ThreadHandle(Handle[H]):
+class Lock(Handle[H]):
     """A lock for threads: its blocking calls, and the operations behind them.
 
     The methods that return an `Operation` do the work. The public calls run them on the caller's thread;
-    `~pynamodb_mutex._async_handles.AsyncHandle` runs the same ones for tasks.
+    `~pynamodb_mutex._async_handles.AsyncLock` runs the same ones for tasks.
     """
 
     _options: LockOptions
@@ -474,7 +486,7 @@ class ThreadHandle(Handle[H]):
             note_not_released(error, failure)
 
     @abstractmethod
-    def _another(self) -> ThreadHandle[Any]:
+    def _another(self) -> Lock[Any]:
         """Return another handle on the same lock."""
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -488,6 +500,10 @@ class ThreadHandle(Handle[H]):
         return locked_calls(function, self._another)
 
 
+# not in the class: type checkers refuse an ``async with`` by what is not there
+Lock.__aenter__ = Lock.__aexit__ = refusing("threads: use 'with', or an AsyncMutex")  # type: ignore[attr-defined]  # see above
+
+
 def note_not_released(error: BaseException, failure: Exception) -> None:
     """Add a note to the exception of a block: its lock could not be released either."""
     add_note(error, f"and the lock could not be released: {one_line(failure)}")
@@ -499,7 +515,7 @@ MOST = 100
 """Largest number of writes in one transaction of DynamoDB."""
 
 
-class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
+class LockGroup(HandleOfSeveral, Lock["Held"]):
     """Several locks, acquired, renewed and released together: all or none, by one request each.
 
     Nobody holds some of them while waiting for others. Losing one lock is losing all. Threads may share

@@ -8,7 +8,7 @@ request that acquires one lock also reads the row; otherwise the rows are read b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pynamodb.models import Model
 
@@ -150,11 +150,6 @@ class RowLock(Mutex, Generic[M]):
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: an acquisition belongs to one process."""
-        msg = f"a RowLock cannot be pickled: make it where it is used, {self._model.__name__}.locked()"
-        raise TypeError(msg)
 
     def _another(self) -> Mutex:
         return made(type(self), self._options, self._model, self._raw_key)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pynamodb.models import Model
 
-from pynamodb_mutex._async_handles import AsyncHandle, AsyncTransaction
+from pynamodb_mutex._async_handles import AsyncLock, AsyncTransaction
 from pynamodb_mutex._handles import HandleOfOne, HandleOfSeveral
 from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import check_options
@@ -51,7 +51,7 @@ def _listed(keys: Any) -> Any:
     return list(keys) if isinstance(keys, Iterator) else keys
 
 
-class AsyncMutex(AsyncHandle[Any], HandleOfOne):
+class AsyncMutex(AsyncLock[Any], HandleOfOne):
     """A `~pynamodb_mutex.Mutex` for tasks.
 
     Use it like `asyncio.Lock`; ``async with`` returns the mutex. Tasks may share a mutex, as threads may share a
@@ -308,7 +308,7 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
         return row
 
 
-class AsyncMutexGroup(AsyncHandle[MutexGroup], HandleOfSeveral):
+class AsyncMutexGroup(AsyncLock[MutexGroup], HandleOfSeveral):
     """The locks of several keys, all or none, for tasks: see `~pynamodb_mutex.groups.MutexGroup`."""
 
     _made_by = "AsyncMutex.for_keys([...])"
@@ -346,7 +346,7 @@ class AsyncMutexGroup(AsyncHandle[MutexGroup], HandleOfSeveral):
         return AsyncTransaction(self._lock.transaction())
 
 
-class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
+class AsyncRowLocks(AsyncLock[RowLocks[M]], HandleOfSeveral, Generic[M]):
     """The locks of several rows, all or none, for tasks; ``async with`` returns the rows: see `locked_all`."""
 
     _made_by = "pynamodb_mutex.aio.locked_all(Model, [...])"

@@ -7,13 +7,12 @@ locks share are in `_handles`. `pynamodb_mutex.groups` exports the locks on seve
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._dynamodb.layout import serialize_data
-from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle
+from pynamodb_mutex._handles import HandleOfOne, Lock, LockGroup
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
         on_lost: Callable[[Mutex], object] | None
 
 
-class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
+class Mutex(HandleOfOne, Lock["HeldClaim"]):
     """A lock on one key, held by at most one thread or task at a time, in whichever process.
 
     Use it like `threading.Lock`, as a context manager, or as a decorator.
@@ -141,7 +140,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             InvalidKeyError: For a key that DynamoDB would not accept.
             TypeError: For an option of a wrong type, or data that is not JSON.
             ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under
-                0.5 s; for NaN or infinity in the data.
+                0.5 s; for NaN or infinity in the data, or data over 400 KB.
         """
         cls._called("for_key", {})
         if not (isinstance(model, type) and issubclass(model, LockItem)):
@@ -295,8 +294,9 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         Raises:
             MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not
                 reentrant. Without a timeout, also if the wait would never end: because the thread holds
-                the lock, renewed without end, by another mutex, or because it would block the event loop of a task that holds the
-                lock or is before it in line. (With a timeout, the latter emits a RuntimeWarning.)
+                the lock, which is renewed without end, by another mutex, or because it would block the event
+                loop of a task that so holds the lock, or is before it in line. (With a timeout, the latter
+                emits a RuntimeWarning.)
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
@@ -310,7 +310,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options
         store = process.store(options.model)
-        return Contender(process, store, options, who, self, blocks=blocks)
+        return Contender(process, store, options, who, lock=self, blocks=blocks)
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
         contender = self._contender(who, blocks=blocks)
@@ -452,7 +452,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             MutexNotHeldError: If it is not held here.
             MutexError: With ``delete_on_release``, because nothing can be guarded then.
             TypeError: If the payload is not JSON.
-            ValueError: For NaN or infinity in it.
+            ValueError: For NaN or infinity in it, or if it is over 400 KB.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it cannot be reached: then it is
                 unknown whether the payload was written.
         """
@@ -537,13 +537,6 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             owner=owner,
             expires_at=ends,
         )
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: an acquisition belongs to one process."""
-        msg = (
-            f"a Mutex cannot be pickled: make it where it is used, Mutex.for_key({shown(self.key)})"
-        )
-        raise TypeError(msg)
 
 
 def _is_held(shared: Shared, store: Store, options: LockOptions) -> Operation[bool]:
@@ -631,11 +624,6 @@ class AnyOf(Mutex):
         msg = f"which of {shown_all(self.keys)}? Use {self._options.model.__name__}.force_release(key)"
         raise TypeError(msg)
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: an acquisition belongs to one process."""
-        msg = f"a {type(self).__name__} cannot be pickled: make it where it is used"
-        raise TypeError(msg)
-
     def _another(self) -> Mutex:
         return made(type(self), self._options, self._alternatives)
 
@@ -647,7 +635,7 @@ class AnyOf(Mutex):
         process, options = current_process(), self._options
         store = process.store(options.model)
         return ContenderForAny(
-            process, store, options, self._alternatives, who, self, blocks=blocks
+            process, store, options, self._alternatives, who, lock=self, blocks=blocks
         )
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:

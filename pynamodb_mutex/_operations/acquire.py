@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
@@ -32,7 +31,7 @@ from pynamodb_mutex._protocol.schedule import poll_at_end
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._dynamodb.answers import Answer
     from pynamodb_mutex._dynamodb.store import Request
@@ -212,28 +211,24 @@ class Acquisition:
             MutexAlreadyHeldError: If the wait would never end. For one that ends by its deadline, or with a lease, there
                 is at most a warning: see `refuse_wait`.
         """
-        # the first of those that would never go on, if there is one: else the end of a lease ends this wait
-        stalled = max(self._stalled(turn), key=itemgetter(1), default=None)
-        if stalled is not None:
-            refuse_wait(self.contender, *stalled, self._deadline)
-
-    def _stalled(self, turn: Turn[HeldClaim, Contender]) -> Iterator[tuple[Contender, float]]:
-        """Yield whom this wait keeps from going on, each with the local time by which its lease ends."""
-        holder = self._stalled_holder()
+        contender, holder = self.contender, self._stalled_holder()
+        stalled, ends = None, -math.inf
         if holder is not None:
-            yield holder.contender, holder.together.ends_by
+            stalled, ends = holder.contender, holder.ends_by
         for ahead in turn.queue.ahead_of(turn):
-            if self.contender.stalls(ahead.contender):
-                yield ahead.contender, math.inf
             # Not by who acquired what is handed over: any thread or task may release it.
             giver = ahead.promised_by
-            if giver is not None and self.shared.stalls(ahead.given_by):
-                yield giver.contender, math.inf
+            # of those that would never go on the first
+            if ends < math.inf and contender.stalls(ahead.contender):
+                stalled, ends = ahead.contender, math.inf
+            if ends < math.inf and giver is not None and self.shared.stalls(ahead.given_by):
+                stalled, ends = giver.contender, math.inf
+        if stalled is not None:
+            refuse_wait(contender, stalled, ends, self._deadline)
 
-    def _stalled_holder(self) -> HeldClaim | None:
+    def _stalled_holder(self) -> Any:
         """Return the claim of the lock's local holder, if this wait keeps it from being released."""
-        holder: HeldClaim | None = self.contender.stalled_holder()
-        return holder
+        return self.contender.stalled_holder()
 
     def _emit_contended(self) -> None:
         self._contended = True

@@ -173,8 +173,7 @@ class FairAcquisition(Acquisition):
         """Refuse a wait that keeps the holder from ever releasing the lock: see `Acquisition`."""
         stalled = self._stalled_holder() if self._patience > 0 else None
         if stalled is not None:
-            ends = stalled.together.ends_by
-            refuse_wait(self.contender, stalled.contender, ends, self._deadline)
+            refuse_wait(self.contender, stalled.contender, stalled.ends_by, self._deadline)
 
     # -- joining and leaving ------------------------------------------------------------------------
 

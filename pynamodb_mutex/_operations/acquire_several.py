@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
@@ -323,7 +322,7 @@ class AcquisitionOfSeveral:
         for member in self._members:
             stalled = member.contender.stalled_holder()
             if stalled is not None:
-                ends = stalled.together.ends_by
+                ends = stalled.ends_by
                 refuse_wait(member.contender, stalled.contender, ends, self._deadline)
 
     # -- one try ------------------------------------------------------------------------------------
@@ -510,14 +509,16 @@ class ContenderForAny(Contender):
         options: LockOptions,
         alternatives: Sequence[LockOptions],
         caller: Caller,
-        lock: object,
         *,
+        lock: object,
         blocks: bool = True,
     ) -> None:
         keys = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
-        super().__init__(shared, store, options, caller, lock, blocks=blocks, waits_for=keys)
+        super().__init__(shared, store, options, caller, lock=lock, blocks=blocks, waits_for=keys)
         self.each = {
-            each.key: Contender(shared, store, each, caller, lock, blocks=blocks, waits_for=keys)
+            each.key: Contender(
+                shared, store, each, caller, lock=lock, blocks=blocks, waits_for=keys
+            )
             for each in alternatives
         }
 
@@ -557,13 +558,13 @@ class AcquisitionOfAny(Acquisition):
     def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
         return min(attempt.free_at for attempt in self._attempts)
 
-    def _stalled_holder(self) -> HeldClaim | None:
+    def _stalled_holder(self) -> Any:
         """Return the first of the local holders' claims to end, if this wait keeps all of them from being released.
 
         If one lock has no such holder, it may become free, and the wait can end.
         """
         stalled = [each.stalled_holder() for each in self.contender.each.values()]
-        return None if None in stalled else min(stalled, key=lambda claim: claim.together.ends_by)
+        return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
 
     def poll(self) -> Operation[HeldClaim | None]:
         """Try once: acquire one of the locks that may be free, usually by one request.

@@ -85,8 +85,8 @@ class Contender:
         store: Store,
         options: LockOptions,
         caller: Caller,
-        lock: object,
         *,
+        lock: object,
         blocks: bool = True,
         waits_for: frozenset[str] | None = None,
     ) -> None:
@@ -213,7 +213,7 @@ class QueueForAny(LocalQueue[Any, Contender]):
 # -- waits that could never end --------------------------------------------------------------------
 
 
-def refuse_wait(contender: Contender, stalled: Contender, ends: float, deadline: float) -> None:
+def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadline: float) -> None:
     """Refuse a wait during which the holder, or a waiter ahead in the queue, cannot go on; or warn of it.
 
     If the holder's lease is not renewed for ever, the wait goes on until that ends, and a warning in the log says so.
@@ -225,7 +225,7 @@ def refuse_wait(contender: Contender, stalled: Contender, ends: float, deadline:
     Args:
         contender: The contender that waits.
         stalled: The contender that cannot go on meanwhile.
-        ends: Local time by which its lease ends; infinity if that is renewed, or it is no holder.
+        expires: Local time by which its lease ends; infinity if that is renewed, or it is no holder.
         deadline: Local time at which the wait ends; infinity for never.
 
     Raises:
@@ -233,38 +233,32 @@ def refuse_wait(contender: Contender, stalled: Contender, ends: float, deadline:
     """
     key = shown(stalled.key)
     holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)
-    is_timed = deadline < math.inf
-    if ends < deadline:
+    if expires < deadline:
         if not contender.is_warned:
             contender.is_warned = True
-            text = "%s is held by %s, which cannot release it while %s waits here: free in %.1f s, when its lease ends"
-            values = (key, holder, waiter, ends - contender.shared.now)
+            text = "%s is held by %s, who cannot release it while %s waits here: free in %.1f s, when the lease ends"
+            values = (key, holder, waiter, expires - contender.shared.now)
             contender.shared.emit(Log("warning", text, values, contender.log_fields))
         return
+    ends = deadline < math.inf
     if stalled.caller == contender.caller:
-        if is_timed:
+        if ends:
             return
-        advice = (
-            "Release that one first, enter it again (reentrant=True for both), or give a timeout"
-        )
+        advice = "Release that one, enter it again (reentrant=True for both), or give a timeout"
         if stalled.lock() is None:
-            advice = (
-                "That one is gone, so nobody can release it: keep a mutex until its release. "
-                "force_release() breaks the lock"
-            )
+            advice = "That one is gone, and only force_release() frees it: keep what you acquire by"
         msg = (
             f"{key} is already held by this thread or task, by another mutex ({_kind(stalled)}, owner "
-            f"{holder}): this one ({_kind(contender)}, owner {waiter}) would wait for it for ever. "
-            f"{advice}"
+            f"{holder}): this one ({_kind(contender)}, owner {waiter}) would wait for it for ever. {advice}"
         )
     else:
-        until = "before the timeout" if is_timed else "at all"
+        until = "before the timeout" if ends else "at all"
         msg = (
             f"{key} is held, or waited for, by a task of the event loop on this thread (owner {holder}), "
             f"or by what runs the loop. A Mutex that waits for it here (owner {waiter}) blocks the loop, so "
             f"it cannot be released {until}: use pynamodb_mutex.aio.AsyncMutex in coroutines"
         )
-    if not is_timed:
+    if not ends:
         raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)
     warnings.warn(msg, RuntimeWarning, stacklevel=_users_level())
 

@@ -254,6 +254,14 @@ class HeldClaim:
         """Local time at which the lease ends for this holder: from then on it must not believe."""
         return self.own.ends(self.store.connection.server.bounds)
 
+    @property
+    def ends_by(self) -> float:
+        """Local time by which the lease ends unless a caller renews it; infinity if it is renewed without end."""
+        if self.together.plan is NEVER:
+            return self.ends
+        max_hold = self.options.max_hold
+        return math.inf if max_hold is None else self.since + max_hold + self.lease
+
     def stands_at(self, now: float) -> bool:
         """Return whether the claim may still be in its row at a local time.
 
@@ -756,18 +764,6 @@ class Held:
         if not self.is_group:
             return self.claims[0].ends
         return min(claim.ends for claim in self.unreleased or self.claims)
-
-    @property
-    def ends_by(self) -> float:
-        """Local time by which the first lease ends unless a caller renews it; infinity if it is renewed without end."""
-        if self.plan is NEVER:
-            return self.ends
-        limits = (
-            claim.since + claim.options.max_hold + claim.lease
-            for claim in self.unreleased
-            if claim.options.max_hold is not None
-        )
-        return max(self.ends, min(limits, default=math.inf))
 
     def held_at(self, now: float) -> bool:
         """Return whether the holder may believe at a local time that it holds all of the locks."""

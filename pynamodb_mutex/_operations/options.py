@@ -96,6 +96,8 @@ class LockOptions(NamedTuple):
         """
         check_lease(self.lease)
         check_timeout(self.timeout)
+        for name in ("auto_renew", "reentrant", "delete_on_release", "fair"):
+            check_bool(name, getattr(self, name))
         if self.max_hold is not None and check_duration("max_hold", self.max_hold) <= 0:
             msg = f"max_hold must be above 0 seconds, or None, not {self.max_hold}"
             raise ValueError(msg)
@@ -229,6 +231,16 @@ def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
     new: K = object.__new__(maker)
     maker.__init__(new, *args, **kwargs)
     return new
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuse an option that is neither True nor False, such as ``"no"``, which would count as true.
+
+    Raises:
+        TypeError: If it is not a bool.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
 
 
 def check_owner(owner: object) -> None:

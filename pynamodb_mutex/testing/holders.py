@@ -94,7 +94,7 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
     # the lock is held elsewhere, and is not handed over locally.
     elsewhere = Process()
     store = elsewhere.store(lock._options.model)
-    acquisition = Acquisition(Contender(elsewhere, store, lock._options, caller(), lock), 0.0)
+    acquisition = Acquisition(Contender(elsewhere, store, lock._options, caller(), lock=lock), 0.0)
     acquisition.begin()
     claim = run(elsewhere, acquisition.poll())
     if claim is None:

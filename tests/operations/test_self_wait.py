@@ -103,7 +103,7 @@ def test_wait_for_an_own_lock_that_is_not_renewed_without_end_lasts_as_long_as_i
     assert time.monotonic() - began >= 1.9
     assert holder.lost
     (warning,) = (r.getMessage() for r in caplog.records if "cannot release" in r.getMessage())
-    said = "'a' is held by 'outer', which cannot release it while 'inner' waits here: free in "
+    said = "'a' is held by 'outer', who cannot release it while 'inner' waits here: free in "
     assert warning.startswith(said + ("3.0 s" if "max_hold" in ends else "2.0 s"))
     # a timeout that comes first ends the wait, without a warning
     with mutex(auto_renew=False):
@@ -113,7 +113,7 @@ def test_wait_for_an_own_lock_that_is_not_renewed_without_end_lasts_as_long_as_i
 
 def test_lock_whose_object_is_gone_is_named_as_such():
     mutex(owner="outer").acquire()
-    with pytest.raises(MutexAlreadyHeldError, match="'outer'.* That one is gone"):
+    with pytest.raises(MutexAlreadyHeldError, match=r"'outer'.* That one is gone"):
         mutex().acquire()
     assert LockItem.force_release("a")
 

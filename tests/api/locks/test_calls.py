@@ -18,6 +18,7 @@ from pynamodb_mutex.exceptions import InvalidKeyError, MutexError, MutexLostErro
 from pynamodb_mutex.groups import AnyOf, MutexGroup, RowLocks
 
 CENTURY = 100 * 365.25 * 86400
+BOOLEANS = ("auto_renew", "reentrant", "delete_on_release", "fair")
 
 
 pytestmark = pytest.mark.usefixtures("silence")
@@ -99,7 +100,8 @@ def test_model_that_is_no_lock_table_is_refused():
         (ValueError, "max_hold", [0, -1, math.nan, math.inf, 1e12]),
         (ValueError, "owner", ["", "me\ud800"]),
         (ValueError, "poll", [(0, 1), (-1, 1), (2, 1), (0.1, math.inf), (math.nan, 1), (1, 1e12)]),
-        (ValueError, "data", [math.nan, [math.inf], {"a": -math.inf}]),
+        (ValueError, "data", [math.nan, [math.inf], {"a": -math.inf}, "x" * 409_599]),
+        *[(TypeError, name, ["no", "", 1, 0, None]) for name in BOOLEANS],
         (TypeError, "lease", [None, "30", True, [1], 1j]),
         (TypeError, "timeout", ["1", False]),
         (TypeError, "max_hold", ["1", True]),
@@ -114,6 +116,11 @@ def test_value_that_no_option_can_have_is_refused(error, option, values):
     for value in values:
         with pytest.raises(error, match="JSON" if option == "data" else option):
             Mutex.for_key("a", **{option: value})
+
+
+def test_cancel_on_loss_must_be_a_bool():
+    with pytest.raises(TypeError, match="cancel_on_loss must be True or False, not 'no'"):
+        aio.locked(Account, "a", cancel_on_loss="no")
 
 
 def test_value_that_an_option_can_have_is_taken():
@@ -144,11 +151,64 @@ def test_retention_that_no_row_can_have_is_refused():
 
 
 def test_lock_is_not_copied_and_the_error_says_how_to_make_it():
-    with pytest.raises(TypeError, match=r"Mutex\.for_key\('a'\)"):
+    with pytest.raises(TypeError, match=r"Mutex 'a' .* by Mutex\.for_key\("):
         copy.copy(Mutex.for_key("a"))
-    with pytest.raises(TypeError, match=r"Account\.locked\(") as caught:
+    with pytest.raises(TypeError, match=r"RowLock .* by locked\(") as caught:
         copy.copy(Account.locked("a"))
     assert "for_key" not in str(caught.value)
+
+
+THREADS = {
+    "a mutex": Mutex.for_key("a"),
+    "any of some": Mutex.any_of(["a", "b"]),
+    "a group": Mutex.for_keys(["a", "b"]),
+    "a row": Account.locked("a"),
+    "rows": Account.locked_all(["a", "b"]),
+}
+TASKS = {
+    "a mutex": aio.AsyncMutex.for_key("a"),
+    "a group": aio.AsyncMutex.for_keys(["a", "b"]),
+    "a row": aio.locked(Account, "a"),
+    "rows": aio.locked_all(Account, ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize("lock", THREADS.values(), ids=THREADS)
+def test_async_block_of_a_lock_for_threads_names_the_other_one(lock):
+    async def block():
+        async with lock:
+            pass
+
+    name = type(lock).__name__
+    with pytest.raises(TypeError, match=f"^{name} is for threads: use 'with', or an AsyncMutex$"):
+        asyncio.run(block())
+
+
+@pytest.mark.parametrize("lock", TASKS.values(), ids=TASKS)
+def test_plain_block_of_a_lock_for_tasks_names_the_other_one(lock):
+    name = type(lock).__name__
+    with pytest.raises(TypeError, match=f"^{name} is for tasks: use 'async with', or a Mutex$"):
+        lock.__class__.__enter__(lock)
+    with pytest.raises(TypeError, match="is for tasks"), lock:
+        pass
+
+
+@pytest.mark.parametrize("call", ["acquire", "release", "renew", "locked", "save_data"])
+def test_call_of_a_lock_for_tasks_without_asyncio_says_what_is_needed(call):
+    """As in trio, which drives coroutines in the same way."""
+    calling = getattr(aio.AsyncMutex.for_key("a"), call)
+    with pytest.raises((RuntimeError, MutexNotHeldError), match=r"asyncio|is not held"):
+        calling(*[1] if call == "save_data" else []).send(None)
+
+
+@pytest.mark.parametrize("lock", [*THREADS.values(), *TASKS.values()])
+def test_error_of_python_names_a_lock_and_not_what_the_library_calls_it_inside(lock):
+    for name in ("acquire", "release", "renew", "ensure_held", "locked"):
+        with pytest.raises(TypeError, match=r"^\w*\.\w*\(\)") as raised:
+            getattr(lock, name)(1, 2, 3)
+        assert "Handle" not in str(raised.value)
+    with pytest.raises(TypeError, match=rf"^<{type(lock).__name__} .*has no truth value"):
+        bool(lock)
 
 
 class Special(Mutex):

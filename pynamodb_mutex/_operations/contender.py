@@ -104,7 +104,7 @@ class Contender:
         self.shared = shared
         self.store = store
         self.options = options
-        # Not the object: handles keep claims for as long as it lives (`ThreadHandle`), and so a claim that referred to it
+        # Not the object: handles keep claims for as long as it lives (`_handles.Lock`), and so a claim that referred to it
         # would be kept for ever.
         self.caller, self.thread = caller.number, caller.thread
         self.lock = ref(lock)

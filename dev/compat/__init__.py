@@ -1,4 +1,4 @@
-"""PynamoDB's own tests, run twice: as they are, and with row locks on every model of theirs.
+"""PynamoDB's own tests, as they are and with row locks of either form on every model of theirs.
 
     python -m dev.compat
 

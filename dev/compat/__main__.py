@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import pynamodb
 
 from dev import compat
-from pynamodb_mutex.testing import EngineError, dynamodb_local, environment
+from dev.compat.plugin import FORMS, LOCK_MODEL
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import EngineError, dynamodb_local, engines, environment, use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +28,7 @@ PAGE = ROOT / "docs" / "compatibility.rst"
 REPOSITORY = "https://github.com/pynamodb/PynamoDB"
 
 Outcomes = dict[str, str]
+"""Outcomes of tests, by their names."""
 
 
 class CannotRunError(Exception):
@@ -33,19 +36,26 @@ class CannotRunError(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare, print a table; return the exit code."""
+    """Compare, print a table for each form of row locks; return the exit code."""
     options = _parser().parse_args(arguments)
+    # one of the tests expects that tables of different regions are separate
+    engines.LOCAL_OPTIONS.remove("-sharedDb")
     try:
-        checkout = fetched(options.repository, options.folder, pynamodb.__version__)
-        plain = outcomes(checkout, options.tests)
-        with_mixin = outcomes(checkout, options.tests, "--with-mixin")
+        checkout = fetched(options.repository, options.folder.resolve(), pynamodb.__version__)
+        plain, *others = (outcomes(checkout, options.tests, form) for form in (None, *FORMS))
     except (CannotRunError, EngineError) as error:
         print(f"dev.compat: {error}", file=sys.stderr)
         return 2
-    documented = names_in(PAGE.read_text(encoding="utf-8"))
-    print(f"PynamoDB {pynamodb.__version__}\n")
-    print(table(plain, with_mixin, documented))
-    return 0 if differing(plain, with_mixin) == documented else 1
+    finally:
+        engines.LOCAL_OPTIONS.append("-sharedDb")
+    page = PAGE.read_text(encoding="utf-8")
+    print(f"PynamoDB {pynamodb.__version__}")
+    failed = False
+    for form, found in zip(FORMS, others, strict=True):
+        documented = names_in(page, form)
+        print(f"\n{table(form, plain, found, documented)}")
+        failed |= differing(plain, found) != documented
+    return int(failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,13 +111,21 @@ def git(*arguments: str) -> None:
         raise CannotRunError(f"git {' '.join(arguments)}: {error.stderr.strip()}") from None
 
 
-def outcomes(checkout: Path, tests: list[str], *more: str) -> Outcomes:
+def outcomes(checkout: Path, tests: list[str], form: str | None) -> Outcomes:
     """Run tests, on a DynamoDB Local of their own; return the outcome of each.
+
+    Args:
+        checkout: Folder with PynamoDB's tests.
+        tests: Those to run.
+        form: One of `FORMS`; None for models without row locks.
 
     Raises:
         CannotRunError: If they could not be run.
     """
     with dynamodb_local() as engine, tempfile.TemporaryDirectory() as folder:
+        if form == LOCK_MODEL:
+            with use(engine):
+                LockItem.create_table()
         result = Path(folder) / "outcomes.json"
         env = environment(engine) | {
             "PYNAMODB_INTEGRATION_TEST_DDB_URL": engine.endpoint_url,
@@ -116,43 +134,47 @@ def outcomes(checkout: Path, tests: list[str], *more: str) -> Outcomes:
         # in place of what both projects have in their configuration, and without our own plugin
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(checkout)]
         command += ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:pynamodb_mutex"]
-        command += ["-p", "dev.compat.plugin", "--outcomes", str(result), *more, *tests]
+        command += ["-p", "dev.compat.plugin", "--outcomes", str(result), *tests]
+        command += ["--locks", form] if form else []
         ended = subprocess.run(
             command, cwd=checkout, env=env, check=False, stdout=subprocess.PIPE, text=True
         )
         if not result.exists() or ended.returncode not in {0, 1}:
             raise CannotRunError(f"pytest ended with {ended.returncode}:\n{ended.stdout}")
-        log = checkout.parent / f"{'with-mixin' if more else 'plain'}.txt"
-        log.write_text(ended.stdout)
+        (checkout.parent / f"{form or 'plain'}.txt").write_text(ended.stdout)
         found: Outcomes = json.loads(result.read_text())
         return found
 
 
-def names_in(page: str) -> set[str]:
-    """Return the tests that a page names."""
-    return set(re.findall(r"``(tests/\S+?::\S+?)``", page))
+def names_in(page: str, form: str) -> set[str]:
+    """Return the tests that a page names: all that differ in one form of row locks.
+
+    Those that differ in one form only have it next to their name, as in "(``lock_model`` only)".
+    """
+    named = re.findall(r"``(tests/\S+?::\S+?)``(?: \(``(\w+)`` only\))?", page)
+    return {name for name, only in named if only in {"", form}}
 
 
-def differing(plain: Mapping[str, str], with_mixin: Mapping[str, str]) -> set[str]:
+def differing(plain: Mapping[str, str], found: Mapping[str, str]) -> set[str]:
     """Return the tests whose outcomes differ, and those that only one run has."""
-    return {name for name in {*plain, *with_mixin} if plain.get(name) != with_mixin.get(name)}
+    return {name for name in {*plain, *found} if plain.get(name) != found.get(name)}
 
 
-def table(plain: Outcomes, with_mixin: Outcomes, documented: set[str]) -> str:
+def table(form: str, plain: Outcomes, found: Outcomes, documented: set[str]) -> str:
     """Say how many tests passed, and which outcomes differ."""
-    runs = {"plain": plain, "with the mixin": with_mixin}
+    runs = {"plain": plain, form: found}
     counts = {name: Counter(run.values()) for name, run in runs.items()}
     lines = ["  ".join([" " * 10, *(f"{name:>14}" for name in runs)])]
     for outcome in ("passed", "failed", "skipped"):
         numbers = (f"{counts[name][outcome]:>14}" for name in runs)
         lines.append("  ".join([f"{outcome:10}", *numbers]))
-    found = differing(plain, with_mixin)
-    lines.append(f"\n{len(found)} differ:")
-    for name in sorted(found | documented):
-        if name not in found:
+    differs = differing(plain, found)
+    lines.append(f"\n{len(differs)} differ:")
+    for name in sorted(differs | documented):
+        if name not in differs:
             said = "documented, and does not differ"
         else:
-            said = f"{plain.get(name, 'missing')} -> {with_mixin.get(name, 'missing')}"
+            said = f"{plain.get(name, 'missing')} -> {found.get(name, 'missing')}"
             said += "" if name in documented else ", NOT DOCUMENTED"
         lines.append(f"  {name}: {said}")
     return "\n".join(lines)

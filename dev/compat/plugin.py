@@ -1,4 +1,4 @@
-"""A pytest plugin: puts the mixin on every model that tests define, and writes down what passed."""
+"""A pytest plugin: gives every model that tests define row locks, and writes down what passed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,32 @@ from pynamodb.models import MetaModel, Model
 if TYPE_CHECKING:
     import pytest
 
+MIXIN, LOCK_MODEL = FORMS = "mixin", "lock_model"
+"""The forms of row locks: the claim is in the row itself, or in the lock table."""
+
 _FAILED = "failed"
 _outcomes: dict[str, str] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--with-mixin", action="store_true", help="put the mixin on every model")
+    parser.addoption("--locks", choices=FORMS, help="where every model keeps its row locks")
     parser.addoption("--outcomes", type=Path, help="file to write the outcome of each test to")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.with_mixin:
+    if config.option.locks:
         # before a test module is imported, and with it its models are made
-        put_mixin_on_models("tests")
+        put_mixin_on_models("tests", in_lock_table=config.option.locks == LOCK_MODEL)
 
 
-def put_mixin_on_models(package: str) -> None:
-    """Let ``class X(Model)`` mean ``class X(RowLockMixin, Model)`` in the modules of a package."""
-    from pynamodb_mutex import RowLockMixin
+def put_mixin_on_models(package: str, *, in_lock_table: bool) -> None:
+    """Let ``class X(Model)`` mean ``class X(RowLockMixin, Model)`` in the modules of a package.
+
+    Args:
+        package: The package.
+        in_lock_table: Whether to add ``lock_model = LockItem`` too.
+    """
+    from pynamodb_mutex import LockItem, RowLockMixin
 
     plain_new = MetaModel.__new__
 
@@ -38,6 +46,8 @@ def put_mixin_on_models(package: str) -> None:
         if namespace.get("__module__", "").partition(".")[0] == package and Model in bases:
             at = bases.index(Model)
             bases = (*bases[:at], RowLockMixin, *bases[at:])
+            if in_lock_table:
+                namespace["lock_model"] = LockItem
         return plain_new(cls, name, bases, namespace, **more)
 
     MetaModel.__new__ = new  # type: ignore[assignment]  # on purpose

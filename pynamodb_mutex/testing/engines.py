@@ -41,6 +41,7 @@ _POM = """\
 <groupId>{0.group}</groupId><artifactId>{0.name}</artifactId><version>{0.version}</version>
 </dependency></dependencies></project>
 """
+LOCAL_OPTIONS = ["-inMemory", "-sharedDb", "-disableTelemetry"]
 _JAVA_NEEDED = 17
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
@@ -331,7 +332,7 @@ def _local(jars: Path, port: int) -> Iterator[Engine]:
     java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     java += [f"-Djava.library.path={os.pathsep.join(folders)}"]
     java += ["-cp", os.pathsep.join(f"{folder}{os.sep}*" for folder in folders), _LOCAL_MAIN]
-    java += ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port)]
+    java += [*LOCAL_OPTIONS, "-port", str(port)]
     url = f"http://127.0.0.1:{port}"
     # Isolated (-I), because the supervisor needs only the standard library; and by its path, because this package's
     # directory must not be searched: a module there may have the name of one of the standard library.

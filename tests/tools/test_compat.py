@@ -7,7 +7,9 @@ import pynamodb
 import pytest
 
 import dev.compat.__main__ as command
-from pynamodb_mutex.testing import Engine
+from dev.compat.plugin import FORMS
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import use
 
 TESTS = """
 from pynamodb.attributes import UnicodeAttribute
@@ -26,12 +28,15 @@ def test_same():
 def test_other():
     assert Row.__mro__[1] is Base
     assert not issubclass(Row, RowLockMixin)
+
+def test_table():
+    assert not getattr(Row, "lock_model", None)
 """
-SAME, OTHER = "tests/test_rows.py::test_same", "tests/test_rows.py::test_other"
+SAME, OTHER, TABLE = (f"tests/test_rows.py::test_{name}" for name in ("same", "other", "table"))
 
 
 def test_mixin_is_on_every_model_and_only_documented_tests_may_differ(
-    tmp_path, monkeypatch, capsys
+    embedded_engine, tmp_path, monkeypatch, capsys
 ):
     repository, page = tmp_path / "repository", tmp_path / "page.rst"
     (repository / "tests").mkdir(parents=True)
@@ -45,36 +50,45 @@ def test_mixin_is_on_every_model_and_only_documented_tests_may_differ(
         ["tag", pynamodb.__version__],
     ):
         subprocess.run(["git", *arguments], cwd=repository, check=True)
-    no_engine = Engine("none", "http://127.0.0.1:9")
-    monkeypatch.setattr(command, "dynamodb_local", lambda: nullcontext(no_engine))
+    monkeypatch.setattr(command, "dynamodb_local", lambda: nullcontext(embedded_engine))
     monkeypatch.setattr(command, "PAGE", page)
-    page.write_text(f"One differs:\n\n- ``{OTHER}``\n")
-    # one of the two tests notices the mixin
+    page.write_text(f"Some differ:\n\n- ``{OTHER}``\n- ``{TABLE}`` (``lock_model`` only)\n")
+    # one of the tests notices the mixin, and another one where it keeps its locks
     folder = str(tmp_path / "kept")
     assert command.main(["--repository", str(repository), "--folder", folder]) == 0
     printed = capsys.readouterr().out
-    assert "1 differ" in printed
-    assert f"{OTHER}: passed -> failed\n" in printed
+    assert ["1 differ:" in printed, "2 differ:" in printed] == [True, True]
+    assert printed.count(f"{OTHER}: passed -> failed\n") == 2
+    assert f"{TABLE}: passed -> failed\n" in printed
+    with use(embedded_engine):
+        LockItem.delete_table(wait=True)
     monkeypatch.setattr(command, "fetched", lambda *_: tmp_path)
-    for documented in ("", f"``{SAME}``"):
-        runs = iter([{SAME: "passed", OTHER: "passed"}, {SAME: "passed", OTHER: "failed"}])
-        monkeypatch.setattr(command, "outcomes", lambda *_, runs=runs: next(runs))
-        page.write_text(documented)
+    plain, differs = {SAME: "passed", OTHER: "passed"}, {SAME: "passed", OTHER: "failed"}
+    monkeypatch.setattr(command, "outcomes", lambda *run: differs if run[-1] else plain)
+    for name, only in (
+        ("", ""),
+        (SAME, ""),
+        (OTHER, " (``mixin`` only)"),
+        (OTHER, " (``lock_model`` only)"),
+    ):
+        page.write_text(f"``{name}``{only}")
         assert command.main([]) == 1
         assert f"{OTHER}: passed -> failed, NOT DOCUMENTED" in capsys.readouterr().out
 
 
 def test_page_in_the_documentation_names_tests():
-    named = command.names_in(command.PAGE.read_text(encoding="utf-8"))
-    assert "tests/test_model.py::test_delete[True]" in named
-    assert len(named) > 5
+    page = command.PAGE.read_text(encoding="utf-8")
+    mixin, lock_model = (command.names_in(page, form) for form in FORMS)
+    assert "tests/test_model.py::test_delete[True]" in mixin < lock_model
+    assert f"**{408 - len(mixin)}** pass with the mixin;" in page
+    assert f"**{408 - len(lock_model)}** pass with the mixin and ``lock_model``" in page
 
 
 def test_what_only_one_run_has_differs():
     plain = {"a": "passed", "b": "failed", "c": "passed", "d": "skipped"}
     with_mixin = {"a": "passed", "b": "failed", "c": "failed", "e": "passed"}
     assert command.differing(plain, with_mixin) == {"c", "d", "e"}
-    said = command.table(plain, with_mixin, {"a", "c"})
+    said = command.table("mixin", plain, with_mixin, {"a", "c"})
     assert "c: passed -> failed\n" in said
     assert "d: skipped -> missing, NOT DOCUMENTED" in said
     assert "a: documented, and does not differ" in said

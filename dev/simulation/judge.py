@@ -1,8 +1,9 @@
 """Checks a simulated world against the protocol's invariants at every step, and against what callers were promised.
 
-The judge sees each change of a row as DynamoDB makes it, and each step of an operation in each process. It knows a lock
-by its row and by whether its holders believe that they hold it, never by what the library reports about it: the
-library is what is judged.
+The judge sees each change of a row as DynamoDB makes it, and each step of an operation in each process. Claims, fencing
+tokens and writes are judged by the rows alone. Beliefs, losses and wake-ups are judged by what the library says of its own
+state: `Process.note_holder` and `forget_holder`, a claim's `held`, `is_released`, `is_over` and `loss`, and the local queues.
+A mistake there that also hides itself is not seen.
 
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the

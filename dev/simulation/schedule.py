@@ -290,7 +290,10 @@ class Schedule:
         self._delete_row(self._rng.choice(self._keys))
 
     def _expire(self, _: Process) -> None:
-        """Delete a row as the TTL does, if its ``ttl`` has passed; DynamoDB may do so at once or much later."""
+        """Delete a row as the TTL does, if its ``ttl`` has passed; DynamoDB may do so at once or much later.
+
+        It has not passed in any schedule: these last minutes, and rows are kept for days.
+        """
         key = self._rng.choice(self._keys)
         ttl = float(self.judge.row("locks", key).get("ttl", {"N": "inf"})["N"])
         if EPOCH + self.world.now >= ttl:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -140,38 +141,80 @@ def _environment() -> dict[str, str]:
 def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | None]) -> int:
     """Run the scenarios, write what they found after each, and return the exit code."""
     libraries = tuple(found)
-    results: dict[str, Any] = {
+    stamp = {
+        "commit": _commit(), "date": datetime.now(timezone.utc).date().isoformat(),
         "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "versions": found,
-        "scenarios": {},
     }  # fmt: skip
+    # figures of other scenarios stay as they are, with the commit at which they were measured
+    scenarios: dict[str, Any] = figures(options.out) if options.only else {}
+    names = options.only or NAMES
     setting = Setting(engine.endpoint_url, libraries, options.quick, options.full)
     with use(engine):
         _make_tables(libraries)
-        for name in options.only or NAMES:
+        for name in names:
             since = time.monotonic()
             measured = _measured(name, options.python or sys.executable, setting)
-            measured["took_s"] = time.monotonic() - since
-            results["scenarios"][name] = measured
-            (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-            made = _tables(name, measured)
-            (options.out / f"{name}.rst").write_text("\n\n".join(map(as_rst, made)))
-            print("\n".join(map(as_text, made)), flush=True)
-    circumstances = _circumstances(results)
-    (options.out / "circumstances.rst").write_text(circumstances)
-    pictures = importlib.import_module("dev.bench.charts").draw(results, options.out)
-    print(circumstances)
+            scenarios[name] = measured | {"took_s": time.monotonic() - since, "measured": stamp}
+            write(options.out, scenarios, name)
+            print("\n".join(map(as_text, _tables(name, measured))), flush=True)
+    charts = importlib.import_module("dev.bench.charts")
+    pictures = charts.draw({name: scenarios[name] for name in names}, options.out)
+    print(circumstances(scenarios))
     print(f"results.json, tables and {len(pictures)} pictures are in {options.out}")
-    failed = list(_failures(results["scenarios"]))
+    failed = list(_failures(scenarios))
     for where, why in failed:
         print(f"failed: {where}: {why}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _circumstances(results: dict[str, Any]) -> str:
-    """Return a sentence with the engine, the machine and the versions that were measured."""
-    listed = ", ".join(f"{name} {found}" for name, found in results["versions"].items())
-    quick = ", at tiny sizes, which show nothing" * results["quick"]
-    return f"Measured on {engine_title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
+def _commit() -> str:
+    """Return the commit that is measured, with a plus if what is measured was changed since; "unknown" without git."""
+    git = ["git", "-C", str(ROOT)]
+    commands = (
+        ["rev-parse", "--short", "HEAD"],
+        ["status", "--short", "--", "pynamodb_mutex", "dev"],
+    )
+    try:
+        head, changes = (
+            subprocess.run([*git, *each], capture_output=True, text=True, check=True).stdout.strip()
+            for each in commands
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + "+" * bool(changes)
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """Return the figures in a folder by scenario; of each, ``measured`` has its commit, date and circumstances."""
+    path = folder / "results.json"
+    found: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path.exists() else {}
+    return found
+
+
+def write(folder: Path, scenarios: dict[str, Any], name: str) -> None:
+    """Write all figures, the tables of one scenario with what was measured, and the circumstances of all."""
+    (folder / "results.json").write_text(json.dumps({"scenarios": scenarios}, indent=1) + "\n")
+    (folder / "circumstances.rst").write_text(circumstances(scenarios))
+    found = scenarios[name]
+    made = map(as_rst, _tables(name, found))
+    stamp = "Measured at commit {commit} on {date}.\n".format(**found["measured"])
+    (folder / f"{name}.rst").write_text("\n\n".join([*made, stamp]))
+
+
+def circumstances(scenarios: dict[str, Any]) -> str:
+    """Return a sentence with the engine, the machine and the versions; several if scenarios differ in these."""
+    names: dict[str, list[str]] = {}
+    for name, found in scenarios.items():
+        stamp = found["measured"]
+        listed = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
+        quick = ", at tiny sizes, which show nothing" * stamp["quick"]
+        where = (
+            f"on {engine_title(stamp['engine'])} with {stamp['cpus']} processors{quick}: {listed}"
+        )
+        names.setdefault(where, []).append(name)
+    if len(names) == 1:
+        return f"Measured {next(iter(names))}.\n"
+    return "".join(f"Measured {where} ({', '.join(those)}).\n" for where, those in names.items())
 
 
 def _make_tables(libraries: tuple[str, ...]) -> None:

@@ -34,16 +34,20 @@ Libraries = dict[str, dict[str, Any]]
 """Figures of a scenario, by the name of the library."""
 
 
-def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw a picture of each scenario that was measured; return the paths of the pictures."""
+def draw(scenarios: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw a picture of each scenario that could be measured; return the paths of the pictures."""
     drawn = []
     for name, picture in _PICTURES.items():
-        found = results["scenarios"].get(name)
+        found = scenarios.get(name)
         if found is None or "failed" in found:
             continue
         figure = picture(found)
         figure.suptitle(
-            f"on {engine_title(results['engine'])}", x=0.995, ha="right", fontsize=7, color="grey"
+            f"on {engine_title(found['measured']['engine'])}",
+            x=0.995,
+            ha="right",
+            fontsize=7,
+            color="grey",
         )
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=174)

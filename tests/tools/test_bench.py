@@ -1,6 +1,5 @@
 """The benchmarks: what is counted, how it is shown, and a run of everything at tiny sizes."""
 
-import json
 import subprocess
 import sys
 import time
@@ -23,6 +22,12 @@ from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import Engine, use
 
 CONSISTENT = {"ConsistentRead": True}
+FIGURES = ROOT / "docs" / "speed"
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -175,13 +180,52 @@ def test_what_cannot_be_is_refused(tmp_path, capsys):
         assert says in capsys.readouterr().err
 
 
+def test_partial_run_keeps_other_scenarios_with_their_commits(tmp_path):
+    before = command.figures(FIGURES)
+    (tmp_path / "results.json").write_text((FIGURES / "results.json").read_text())
+    arguments = ["--quick", "--engine", "embedded", "--only", "start", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    after = command.figures(tmp_path)
+    stamp = after.pop("start")["measured"]
+    assert stamp["commit"].rstrip("+") == git("rev-parse", "--short", "HEAD")
+    assert after == {name: found for name, found in before.items() if name != "start"}
+    last = f"Measured at commit {stamp['commit']} on {stamp['date']}.\n"
+    assert (tmp_path / "start.rst").read_text().endswith(f"\n\n{last}")
+    names = ["cycle, row, hand_over, waiting, threads, many, memory", "start"]
+    lines = (tmp_path / "circumstances.rst").read_text().splitlines()
+    assert [line.rpartition("(")[2] for line in lines] == [f"{name})." for name in names]
+
+
+def test_commit_of_a_changed_tree_has_a_plus(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    assert command._commit() == "unknown"
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "a").touch()
+    by = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for arguments in (["init", "-q"], ["add", "."], [*by, "commit", "-qm", "-"]):
+        git("-C", str(tmp_path), *arguments)
+    head = git("-C", str(tmp_path), "rev-parse", "--short", "HEAD")
+    (tmp_path / "notes").touch()  # changes nothing that is measured
+    assert command._commit() == head
+    (tmp_path / "dev" / "a").write_text("changed")
+    assert command._commit() == f"{head}+"
+
+
+def test_published_tables_are_those_of_the_published_figures(tmp_path):
+    found = command.figures(FIGURES)
+    for name in found:
+        command.write(tmp_path, found, name)
+    for path in [FIGURES / "results.json", *FIGURES.glob("*.rst")]:
+        assert (tmp_path / path.name).read_text() == path.read_text(), path.name
+
+
 @pytest.mark.lengthy
 def test_everything_runs(tmp_path):
     asked = [sys.executable, "-m", "dev.bench", "--quick", "--engine", "embedded"]
     asked += ["--out", str(tmp_path)]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "results.json").read_text())["scenarios"]
+    found = command.figures(tmp_path)
 
     def requests(scenario):
         counted, libraries = ("requests", "wcu", "rcu"), found[scenario]["libraries"]

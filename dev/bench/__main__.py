@@ -157,11 +157,11 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
             scenarios[name] = measured | {"took_s": time.monotonic() - since, "measured": stamp}
             write(options.out, scenarios, name)
             print("\n".join(map(as_text, _tables(name, measured))), flush=True)
-    charts = importlib.import_module("dev.bench.charts")
-    pictures = charts.draw({name: scenarios[name] for name in names}, options.out)
+    ran = {name: scenarios[name] for name in names}
+    pictures = importlib.import_module("dev.bench.charts").draw(ran, options.out)
     print(circumstances(scenarios))
     print(f"results.json, tables and {len(pictures)} pictures are in {options.out}")
-    failed = list(_failures(scenarios))
+    failed = list(_failures(ran))
     for where, why in failed:
         print(f"failed: {where}: {why}", file=sys.stderr)
     return 1 if failed else 0
@@ -170,14 +170,11 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
 def _commit() -> str:
     """Return the commit that is measured, with a plus if what is measured was changed since; "unknown" without git."""
     git = ["git", "-C", str(ROOT)]
-    commands = (
-        ["rev-parse", "--short", "HEAD"],
-        ["status", "--short", "--", "pynamodb_mutex", "dev"],
-    )
+    status = ["status", "--short", "--", "pynamodb_mutex", "dev"]
     try:
         head, changes = (
             subprocess.run([*git, *each], capture_output=True, text=True, check=True).stdout.strip()
-            for each in commands
+            for each in (["rev-parse", "--short", "HEAD"], status)
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
@@ -188,7 +185,8 @@ def figures(folder: Path) -> dict[str, Any]:
     """Return the figures in a folder by scenario; of each, ``measured`` has its commit, date and circumstances."""
     path = folder / "results.json"
     found: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path.exists() else {}
-    return found
+    # an earlier version of this program wrote no commit
+    return {name: each for name, each in found.items() if "measured" in each}
 
 
 def write(folder: Path, scenarios: dict[str, Any], name: str) -> None:
@@ -208,10 +206,8 @@ def circumstances(scenarios: dict[str, Any]) -> str:
         stamp = found["measured"]
         listed = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
         quick = ", at tiny sizes, which show nothing" * stamp["quick"]
-        where = (
-            f"on {engine_title(stamp['engine'])} with {stamp['cpus']} processors{quick}: {listed}"
-        )
-        names.setdefault(where, []).append(name)
+        machine = f"{engine_title(stamp['engine'])} with {stamp['cpus']} processors"
+        names.setdefault(f"on {machine}{quick}: {listed}", []).append(name)
     if len(names) == 1:
         return f"Measured {next(iter(names))}.\n"
     return "".join(f"Measured {where} ({', '.join(those)}).\n" for where, those in names.items())

@@ -42,13 +42,8 @@ def draw(scenarios: dict[str, Any], folder: Path) -> list[Path]:
         if found is None or "failed" in found:
             continue
         figure = picture(found)
-        figure.suptitle(
-            f"on {engine_title(found['measured']['engine'])}",
-            x=0.995,
-            ha="right",
-            fontsize=7,
-            color="grey",
-        )
+        engine = engine_title(found["measured"]["engine"])
+        figure.suptitle(f"on {engine}", x=0.995, ha="right", fontsize=7, color="grey")
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=174)
         plt.close(figure)

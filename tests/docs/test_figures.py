@@ -1,6 +1,10 @@
-"""The figures and rules of docs/row_locks.rst and docs/several_locks.rst that their snippets do not show."""
+"""The figures and rules of docs/row_locks.rst, docs/several_locks.rst and docs/costs.rst that their snippets do not show."""
 
+import inspect
+import random
+import re
 import time
+from pathlib import Path
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
@@ -11,6 +15,7 @@ from row_models import LOCKABLE, Account, created, hashed, made
 from two_clients import held
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, Semaphore
+from pynamodb_mutex._protocol.schedule import RENEWALS_PER_LEASE, next_wait
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 PUT, UPDATE, DELETE = "PutItem", "UpdateItem", "DeleteItem"
@@ -133,3 +138,34 @@ def test_lock_of_for_row_is_that_of_the_row_only_in_the_lock_table(model):
     with Mutex.for_row(model, "new") as mutex, mutex.transaction() as transaction:
         transaction.save(model("new"))
     assert model.count("new") == 1
+
+
+def test_prices():
+    page = (Path(__file__).parents[2] / "docs" / "costs.rst").read_text("utf-8")
+    write, read = (
+        float(price) * 1e-6 for price in re.findall(r"\$([\d.]+) for a million [WR]CU", page)
+    )
+    default = {
+        name: each.default for name, each in inspect.signature(Mutex.for_key).parameters.items()
+    }
+    day, month = 86400, 30 * 86400
+
+    def polls(poll):
+        chance, wait, total = random.Random(1), 0.0, 0.0
+        for _ in range(100_000):
+            wait = next_wait(wait, poll, chance.uniform)
+            total += wait
+        return month / (total / 100_000)
+
+    renewals = [day / lease * RENEWALS_PER_LEASE for lease in (default["lease"], 300)]
+    expected = [(2e6, write), (2 * 2 * 2e6, write), *((count, write) for count in renewals)]
+    expected += [(polls(poll) / 2, read) for poll in (default["poll"], (0.2, 5.0))]
+    shown = re.findall(r'"([\d,]+) [WR]CU", "\$([\d.]+)"', page)
+    assert [float(units.replace(",", "")) for units, _ in shown] == pytest.approx(
+        [units for units, _ in expected], rel=0.01
+    )
+    assert [float(price) for _, price in shown] == pytest.approx(
+        [units * price for units, price in expected], rel=0.015
+    )
+    held = re.search(r"held for a month costs \$(\d\.\d+)", page)
+    assert float(held[1]) == pytest.approx(30 * renewals[0] * write, rel=0.02)

@@ -101,7 +101,7 @@ class LockItem(Model):
         lease (float | None): Seconds until the claim expires unless renewed; None when free.
         expires_at (float | None): End of the claim, in seconds of DynamoDB's time since the epoch; None when
             free.
-        writes (int | None): Number of the last guarded write under this claim.
+        writes (int | None): Random number of the last guarded write.
         abandoned_by (str | None): Label of the previous holder if it never released the lock, or empty.
         ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the
             end of the claim.

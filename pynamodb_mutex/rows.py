@@ -82,7 +82,7 @@ class RowLockMixin(Model):
         lock_owner: Label of the holder; None when free.
         lock_lease: Seconds until the claim expires unless renewed; None when free.
         lock_expires_at: End of the claim, in seconds of DynamoDB's time since the epoch; None when free.
-        lock_writes: Number of the last guarded write under the claim.
+        lock_writes: Random number of the last guarded write.
         lock_abandoned_by: Label of the previous holder if it never released the lock, or empty.
     """
 

@@ -23,8 +23,8 @@ _TAKE = {
         " attribute_not_exists (#4)) AND (attribute_not_exists (#5) OR attribute_type (#5, :5))))"
     ),
     "UpdateExpression": (
-        "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11, #9 = :12,"
-        " #3 = if_not_exists (#3, :13) + :14"
+        "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11,"
+        " #3 = if_not_exists (#3, :13) + :14, #9 = if_not_exists (#9, :12)"
     ),
     "ExpressionAttributeNames": {
         "#0": "expires_at", "#1": "token", "#2": "key", "#3": "version",

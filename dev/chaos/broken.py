@@ -178,7 +178,7 @@ def wall_clock() -> Patches:
         read_wall_clock = getattr(current_process(), "time_of_day", time.time)
         offset = wall_offsets.get(self.model.Meta.host, 0.0)
         server = self.connection.server
-        server.answered = True
+        server.answered += 1
         return server.observe(read_wall_clock() + offset, sent, received)
 
     return [patch.object(Store, "learn", learn)]

@@ -274,7 +274,10 @@ def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
 
     def take() -> None:
         scene.operator.tables.row.locked("r0").force_release()
-        scene.other.release(scene.take(scene.other, "r0"))
+        after = scene.take(scene.other, "r0")
+        scene.other.read(after)
+        scene.other.write(after)
+        scene.other.release(after)
 
     scene.wire.next(drop_answer(take), op="update")
     scene.one.write(section)

@@ -213,11 +213,13 @@ def stall(until: threading.Event | float = 3600.0, *, apply: bool = False) -> Fa
     return Fault("stall", meet)
 
 
-def duplicate(answer: str = "first") -> Fault:
-    """Forward the request twice, and answer with the "first" or "second" of the two answers."""
+def duplicate(answer: str = "first", then: Callable[[], object] = lambda: None) -> Fault:
+    """Forward the request, call ``then``, forward it again, and answer with the "first" or "second" of the two answers."""
 
     def meet(exchange: Exchange) -> None:
-        replies = {place: exchange.apply("duplicate") for place in ("first", "second")}
+        replies = {"first": exchange.apply("duplicate")}
+        then()
+        replies["second"] = exchange.apply("duplicate")
         exchange.answer(replies[answer])
 
     return Fault("duplicate", meet)

@@ -3,7 +3,8 @@
    A claim may be found expired by another token at ANY moment, so that every clock, pause and suspension is
    covered.  Faults (FAULTS of them, anywhere): a request is lost, its answer is lost, or it is delayed and lands
    at any later time; in all three cases the sender knows nothing and sends it once more.  A renewal, force or
-   save without the lock may also land twice.  A crash while holding is free.
+   save without the lock may also land twice; with TWICE a guarded write or a release may, as through a proxy that
+   repeats it and returns the second answer.  A crash while holding is free.
 
    spin -a [-DNAME=VALUE ...] claim.pml && gcc -O2 -DSAFETY -DCOLLAPSE -o pan pan.c && ./pan -m100000
    Without -D: the design.  A rule that is switched off is a variant; run.py has the table of them.
@@ -12,7 +13,8 @@
      20 I2  a guarded write lands under its own standing claim, once, and in the order of its holder's writes
      21 I2  what is reported of a guarded write is true: applied, not applied (now and later), or unknown
      22     "released" is not reported of a lock that was surely lost before
-     23     "lost" is reported only of a lock that another has ended, or an own write of unknown outcome that unlocks
+     23     "lost" is reported only of a lock that another has ended, or an own write of unknown outcome that unlocks;
+            or of a release that landed twice, if others have changed the row in between so that nothing shows it
      30 I3  each acquisition has a greater fencing token than all before
      40 I4  no renewal moves an end back
      41 I4  no renewal revives a claim that was given back or interrupted
@@ -41,6 +43,10 @@
 #endif
 #ifndef PUTS
 #define PUTS 0        /* saves of the row without the lock */
+#endif
+
+#ifndef TWICE
+#define TWICE 0       /* whether a guarded write or a release may land twice */
 #endif
 
 /* ---- rules; the default is the design ---- */
@@ -74,6 +80,9 @@
 #ifndef REL_FIRST
 #define REL_FIRST 1     /* release refused at its first attempt: lost */
 #endif
+#ifndef REL_SHOWN
+#define REL_SHOWN 1     /* release refused, and the row shows that a copy of it was applied: released; 0: lost */
+#endif
 #ifndef REL_FORCED
 #define REL_FORCED 1    /* release refused at a repeat, and the row shows that force broke our claim: lost */
 #endif
@@ -87,16 +96,20 @@
 #define WR_NUMBER 1     /* guarded write: writes = :known */
 #endif
 #ifndef WR_FRESH
-#define WR_FRESH 1      /* its number was never proposed before; 0: it is known + 1 */
+#define WR_FRESH 1      /* no other write has its number; 0: it is known + 1 */
+#endif
+#ifndef WR_KEPT
+#define WR_KEPT 1       /* an acquire keeps the number of the last write; 0: it sets it to 0 */
 #endif
 #ifndef WR_OWN
-#define WR_OWN 1        /* write refused, but the row shows our token, version and this number: it was applied */
+#define WR_OWN 1        /* write refused, but the row shows this number: it was applied */
 #endif
 #ifndef WR_RENUMBER
 #define WR_RENUMBER 1   /* write refused, the claim is ours, another own number: send again; 0: lost */
 #endif
 #ifndef WR_UNKNOWN
-#define WR_UNKNOWN 1    /* write refused at a repeat, the claim is not ours: unknown; 0: not applied */
+#define WR_UNKNOWN 1    /* write refused, the claim is not ours, and the row shows a number that we do not know: unknown;
+                           0: not applied */
 #endif
 #ifndef SAVE_LATER
 #define SAVE_LATER 1    /* guarded save: the end is before the new one */
@@ -128,6 +141,7 @@
 #define PUT 9         /* save without the lock */
 #define FORCED 100    /* token of a force */
 #define NOBODY 101    /* whose doing a save without the lock is */
+#define NO_NUMBER 255           /* a row that never had one. A new row's own number stands for 0 with the row's version */
 #define MUST(number,c) assert((c) || number==0)
 #define STEP(name)    /* what a step is called, here and in tests/protocol/test_write_model.py: nothing to Spin */
 #define CLIENT(t) ((t-1)/ROUNDS)
@@ -139,6 +153,7 @@ typedef Req {
   byte e; byte s              /* ghosts: the tenure it belongs to; the how-many-eth logical write of it */
 };
 byte tok, ver, exp, wr;       /* the row; 0 = absent */
+bool over;                    /* its last acquisition took over a claim that stood */
 byte faults = FAULTS;
 byte sq[N];                   /* last end proposed */
 byte held[N];                 /* version of the claim that a client holds; 0 = none */
@@ -171,7 +186,8 @@ inline apply(m) {
      if
      :: (exp==0 || tok!=m.t) && (tok!=m.t || !ACQ_NEW) ->        /* free, or found expired at this moment */
         MUST(42, whose!=m.t); interrupted(1); ver++; MUST(30, ver>top); top=ver; era++; whose=m.t; last=0;
-        tok=m.t; exp=m.x; wr=0; ok=1
+        over=had; tok=m.t; exp=m.x; ok=1;
+        if :: !WR_KEPT -> wr=0 :: WR_KEPT && wr==NO_NUMBER -> wr=200+m.t :: else fi
      :: exp!=0 || (tok==m.t && ACQ_NEW) -> skip                  /* refused */
      fi
   :: m.k==REN ->
@@ -209,7 +225,7 @@ inline apply(m) {
   :: m.k==PUT ->
      if
      :: ver<m.v || !PUT_BELOW ->                                 /* free, or found expired at this moment */
-        interrupted(1); tok=0; exp=0; wr=0; ver=m.v; whose=NOBODY; ok=1
+        interrupted(1); tok=0; exp=0; wr=NO_NUMBER; ver=m.v; whose=NOBODY; ok=1
      :: exp!=0 || (ver>=m.v && PUT_BELOW) -> skip
      fi
   fi;
@@ -220,11 +236,13 @@ inline copy(c,d) { c.k=d.k; c.t=d.t; c.v=d.v; c.x=d.x; c.w=d.w; c.n=d.n; c.e=d.e
 
 #define A_OURS (a_tok==t && a_ver==v)
 #define A_MINE (A_OURS && a_exp!=0)
-#define START_WRITE ser[id]++; hit[id]=0; maybe=0; w++; q.s=ser[id]; q.n=(WR_FRESH -> ser[id] : known+1); q.w=known
+#define KNOWN(n) (n==known || (n>10*t && n<=10*t+ser[id] && WR_FRESH))
+#define SHOWS_RELEASE (REL_SHOWN && ((A_OURS && a_exp==0) || (a_ver==v+1 && a_tok!=0 && a_tok!=FORCED && !a_over)))
+#define START_WRITE ser[id]++; hit[id]=0; maybe=0; w++; q.s=ser[id]; q.n=(WR_FRESH -> 10*t+ser[id] : known+1); q.w=known
 
 proctype Client(byte id) {
   byte n, w, t, v, known, tries, res, a_tok, a_ver, a_exp, a_wr, was;
-  bool ok, had, a_had, maybe; Req q;
+  bool ok, had, a_had, a_over, maybe, again; Req q;
 start:
   atomic {
   if
@@ -236,12 +254,15 @@ start:
 send:                                  /* a request and at most one repeat: res is 1 applied, 0 refused, 2 unknown */
   true;
   atomic {
-  tries++; res=2;
+  tries++;
   if :: tries==1 -> was=gone[id] :: else fi;
+arrive:
+  res=2;
   if
   :: apply(q);
      if
-     :: STEP(answered) res=ok; a_had=had; a_tok=tok; a_ver=ver; a_exp=exp; a_wr=wr;
+     :: STEP(lands_twice) TWICE && faults>0 && q.k!=ACQ && q.k!=DISOWN -> faults--; again=(q.k==REL); ok=0; had=0; goto twice
+     :: STEP(answered) res=ok; a_had=had; a_tok=tok; a_ver=ver; a_exp=exp; a_wr=wr; a_over=(q.k==REL && over);
         if :: q.k==ACQ && tok==t && exp!=0 -> he[id]=era; gone[id]=0 :: else fi
      :: STEP(answer_lost) faults>0 -> faults--; maybe=1
      fi
@@ -261,7 +282,7 @@ send:                                  /* a request and at most one repeat: res 
   :: q.k==DISOWN -> goto out
   :: q.k==WR || q.k==SAVE || q.k==WRUN ->
      if
-     :: res==1 || (WR_OWN && res==0 && A_OURS && a_wr==q.n) ->
+     :: res==1 || (WR_OWN && res==0 && a_wr==q.n) ->
         MUST(21, hit[id]); known=q.n;                                     /* reported: applied */
         if :: q.k==WRUN -> goto out :: else fi
      :: res==2 -> skip                                                    /* reported: unknown */
@@ -269,17 +290,18 @@ send:                                  /* a request and at most one repeat: res 
      :: res==0 && A_MINE && a_wr==known && q.k==SAVE && SAVE_AGAIN -> goto ask
      :: else ->
         MUST(23, gone[id]!=0);                                            /* reported: lost, and not applied or unknown */
-        MUST(21, (maybe && WR_UNKNOWN) || (!hit[id] && !(late[id].k!=0 && late[id].s==ser[id] && late[id].e==he[id])));
+        MUST(21, (WR_UNKNOWN && !KNOWN(a_wr)) || !hit[id]);               /* nor does it land later: see 20 */
         goto out
      fi
   :: q.k==REL ->
      if
      :: res==2 -> skip                                                    /* reported: unknown */
      :: res==1 && a_had -> skip                                           /* reported: released */
-     :: res!=2 && !(res==1 && a_had) && ((!maybe && REL_FIRST) || (REL_FORCED && a_ver==v+1 && a_tok==FORCED)) ->
-        MUST(23, gone[id]!=0)                                             /* reported: lost */
-     :: else ->
-        MUST(22, !(was!=0 && !maybe) && !(was==2 && whose==FORCED))       /* reported: released */
+     :: res!=2 && !(res==1 && a_had) &&
+        ((!maybe && REL_FIRST && !SHOWS_RELEASE) || (REL_FORCED && a_ver==v+1 && a_tok==FORCED)) ->
+        MUST(23, gone[id]!=0 || (again && (a_ver>v+1 || a_tok==0)))       /* reported: lost */
+     :: else ->                                                           /* reported: released; 3: by its own write */
+        MUST(22, !(was!=0 && was!=3 && !maybe) && !(was==2 && whose==FORCED))
      fi;
      goto out
   fi;
@@ -295,8 +317,12 @@ ask:
   if :: q.k==ACQ || q.k==SAVE -> sq[id]++; q.x=sq[id] :: else fi;         /* each attempt proposes a later end */
   goto send;
 
+twice:                                 /* others may do anything before the second copy */
+  true;
+  goto arrive;
+
 out:
-  clear(q); t=0; v=0; known=0; w=0; was=0; tries=0; res=0; a_tok=0; a_ver=0; a_exp=0; a_wr=0; a_had=0; maybe=0;
+  clear(q); t=0; v=0; known=0; w=0; was=0; tries=0; res=0; a_tok=0; a_ver=0; a_exp=0; a_wr=0; a_had=0; a_over=0; maybe=0; again=0;
   cur[id]=0; held[id]=0; he[id]=0; gone[id]=0; hit[id]=0; ending[id]=0; ser[id]=0;
   goto start };
 dead:

@@ -245,7 +245,7 @@ def _in_the_middle(low: float, high: float) -> float:
 
 
 def _next_bits(numbers: Iterator[int], name: str) -> str:
-    return f"{next(numbers):022x}{name}"
+    return f"{next(numbers):022x}{name[1:]}"
 
 
 def _described(call: Any) -> tuple[str, str]:

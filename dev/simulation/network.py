@@ -70,6 +70,7 @@ KINDS = {
     "lost_answer": "applied, and the answer is lost",
     "late": "the client gives up; applied so many seconds later",
     "duplicated": "applied, and once more so many seconds later",
+    "repeated": "applied, and once more so many seconds later by a proxy, which returns the second answer",
     "failed_before": "answered by a 500, and not applied",
     "failed_after": "answered by a 500, and applied",
     "throttled": "refused for now",
@@ -268,7 +269,7 @@ class Network:
             thread.answered_at = world.now
         return outcome()
 
-    def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one line for each kind of fault
+    def _carry(self, exchange: Exchange) -> None:  # noqa: C901, PLR0912 - one branch for each kind of fault
         world, rng = self._world, self._world.rng
         fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
         there, back = self._takes(), self._takes()
@@ -299,6 +300,10 @@ class Network:
         elif kind == "duplicated":
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
             world.deliver(there + (rng.random() * 10 if seconds is None else seconds), apply)
+        elif kind == "repeated":
+            world.deliver(there, apply)
+            later = rng.choice((0.05, 0.5)) if seconds is None else seconds
+            world.deliver(there + later, partial(self._apply_and_answer, exchange, back, wake))
         elif kind in _FAILURES:
             code, status = _FAILURES[kind]
             if kind == "failed_after":

@@ -323,7 +323,7 @@ class Connection:
         missing = missing_tables(kwargs, code, error)
         if missing:
             return Failure(response, self._missing(missing, error))
-        transient, maybe_applied = may_pass(raised, answered=self.server.answered)
+        transient, maybe_applied = may_pass(raised, answered=self.server.answered > 0)
         if transient:
             conflict = is_conflict(raised)
             return self._transient(
@@ -356,7 +356,7 @@ class Connection:
         conflict: bool = False,
     ) -> Failure:
         """Return the failure of a request that may succeed if it is retried, unless botocore has retried it already."""
-        answered = self.server.answered
+        answered = self.server.answered > 0
         if not answered:
             why = (
                 f"DynamoDB has not answered yet in {self.where} (wrong region or endpoint?): {why}"

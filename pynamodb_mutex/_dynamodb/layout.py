@@ -426,14 +426,13 @@ class Layout:
         return [] if self.ttl_attribute is None else [self.ttl_attribute.set(slot("N", "ttl"))]
 
     def claiming(self, *, data: bool) -> list[Action]:
-        """Return the actions that write a new claim, all but its version and ``abandoned_by``."""
+        """Return the actions that write a new claim, all but ``version``, ``abandoned_by`` and ``writes``."""
         actions: list[Action] = [
             self.token.set(slot("S", "token")),
             self.owner.set(slot("S", "owner")),
             self.lease.set(slot("N", "lease")),
             self.expires_at.set(slot("N", "end")),
             *self.dated(),
-            self.writes.set(Value({"N": "0"})),
         ]
         if data and self.data_attribute is not None:
             actions.append(self.data_attribute.set(slot(self.data_attribute.attr_type, "data")))

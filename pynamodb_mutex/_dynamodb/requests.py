@@ -197,14 +197,19 @@ class Requests:
             # The row may have changed since the fencing token was chosen.
             condition &= layout.version_below()
             version: Any = slot("N", "new_version")
+            number: Any = version
         else:
             version = (Path(layout.version) | slot("N", "seed")) + Value({"N": "1"})
+            # Kept, not reset: the holder before, whose guarded write is refused now, finds out whether an earlier copy of
+            # that write was applied.
+            number = Path(layout.writes) | Value({"N": "0"})
         actions: list[Action] = [
             # An owner that is still in the row is that of a holder that never released. Copied before the new owner is
             # set: DynamoDB reads the row as it was, but another engine may go action by action.
             layout.abandoned_by.set(Path(layout.owner) | Value({"S": ""})),
             *layout.claiming(data=data),
             SetAction(Path(layout.version), version),
+            SetAction(Path(layout.writes), number),
             *(
                 attribute.set(Path(attribute) | slot(attribute.attr_type, OWN + name))
                 for name, attribute in layout.initial

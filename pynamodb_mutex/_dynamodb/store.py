@@ -123,7 +123,7 @@ class Store:
         if not reply.is_dynamodbs:
             return False
         server = self.connection.server
-        server.answered = True
+        server.answered += 1
         if reply.date is None:
             return False
         # Many replies in a row have the same Date, which counts whole seconds: it is parsed once.

@@ -189,6 +189,7 @@ class _Member:
             expires_at=self._first_end,
             lease=contender.options.lease,
             owner=contender.owner,
+            writes=own.version,
         )
         return HeldClaim(contender, own, claim, {}, sent)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
 from pynamodb_mutex._dynamodb.layout import serialize_data
 from pynamodb_mutex._operations.effects import Wait, Wakeup
@@ -53,7 +53,7 @@ class Guard:
         ends: Whether the write releases the lock.
         carries: Whether the write replaces the whole row, and so writes the claim with its end.
         deletes: Whether the write deletes the row that carries the claim.
-        number: Number of the write under this claim, never proposed before; 0 until `begin`.
+        number: Number of the write, which no other one has; 0 until `begin`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Guard:
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
             claim.change(Change.UNLOCKING)
         # one number for all attempts: a row that has it shows that one of them was applied
-        self.number = claim.own.next_write()
+        self.number = claim.own.next_write(claim.shared.random_bits())
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:
         """Return what a row shows about this write, of which it refused an attempt.
@@ -127,6 +127,10 @@ class Guard:
             # when that one was sent. None is left if a renewal has moved the end since.
             self._renewals = [each for each in self._renewals if each.end == shown_claim.expires_at]
         return verdict
+
+    def is_in(self, row: RawItem) -> bool:
+        """Return whether a row carries the claim."""
+        return outcome.is_mine(self.claim.own, self.claim.store.layout.claim(row))
 
     def lose(self, row: RawItem) -> None:
         """Note the loss that a row shows, unless an earlier write without an answer may have released the lock."""
@@ -344,14 +348,18 @@ def _is_applied(
     verdict = outcome.of_all(verdicts.values(), len(guards))
     applied = verdict is Verdict.APPLIED
     for guard, row in refusal.guards:
-        is_lost = verdicts[guard] in {Verdict.LOST, Verdict.GONE}
+        is_lost = verdicts[guard] is Verdict.LOST or not guard.is_in(row)
         # A write that unlocks is applied, its answer is lost, another process acquires one of the locks, and the
         # retry is refused by that row: this lock was released, not lost. A write that does not unlock and was
         # applied returns normally, although the lock was lost since.
         if is_lost and not (applied and guard.ends):
             guard.lose(row)
             if not applied:
-                raise guard.error(what, applied=None if maybe_applied else False)
+                # A transaction that is refused at the first attempt was not applied before: DynamoDB recognises a copy by
+                # its ClientRequestToken. Of another write, a proxy may have sent a copy that was applied.
+                maybe = maybe_applied or not isinstance(refusal.error, TransactWriteError)
+                unknown = verdict is Verdict.LOST and maybe
+                raise guard.error(what, applied=None if unknown else False)
     if applied or verdict is Verdict.AGAIN:
         return applied
     # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has

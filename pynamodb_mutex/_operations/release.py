@@ -8,7 +8,6 @@ line is decided in `local_queue`; detaching a lock for another process is in `at
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_UPDATE
@@ -24,6 +23,7 @@ from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import (
     is_mine,
     shows_acquisition,
+    shows_release,
     was_lost_before_release,
 )
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
@@ -190,13 +190,13 @@ class Ending:
     def send(
         self,
         build: Callable[[], Request],
-        is_done: Callable[[Answer], bool] = attrgetter("applied"),
+        is_done: Callable[[Answer], bool] | None = None,
     ) -> Operation[Answer]:
         """Send a request that ends the claim.
 
         Args:
             build: Makes the request.
-            is_done: Returns whether an answer shows that the request was applied; by default, by this very attempt.
+            is_done: Returns whether an answer shows that the request was applied; None for that of a release.
 
         Returns:
             The last answer.
@@ -206,6 +206,7 @@ class Ending:
             PynamoDBException: If DynamoDB refuses or cannot be reached.
         """
         claim = self.claim
+        is_done = is_done or self._is_released
         answer = yield from retrying(
             claim.shared, build, self.until, about=claim, attempts=self.attempts
         )
@@ -219,6 +220,9 @@ class Ending:
         ):
             raise claim.lost_at_release(answer.claim)
         return answer
+
+    def _is_released(self, answer: Answer) -> bool:
+        return answer.applied or shows_release(self.claim.own, answer.claim)
 
 
 def _send_together(endings: Sequence[Ending]) -> Operation[bool]:

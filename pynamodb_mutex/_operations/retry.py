@@ -34,6 +34,9 @@ if TYPE_CHECKING:
         def log_fields(self) -> dict[str, Any]: ...
 
 
+_READS = frozenset({"GetItem", "BatchGetItem"})
+
+
 class Attempts:
     """The attempts at one write, any of which may have been applied.
 
@@ -69,6 +72,8 @@ def retrying(
 ) -> Operation[Answer]:
     """Send a request, and retry it until it is answered. A condition that did not hold is an answer, too.
 
+    As long as server time is not known, a read is sent again after an answer without a ``Date``, a few times.
+
     Args:
         shared: What the locks of the process share.
         build: Makes the request; called for each attempt, since what it proposes depends on the time.
@@ -99,6 +104,11 @@ def retrying(
         if type(reply) is not Failure:
             if not reply.applied:
                 made.first_sent = before
+            # A process reads before its first write, for the time that the answer shows. Without the time, the write would
+            # create a row whose fencing token is below those of the row that the TTL has deleted.
+            server = request.store.connection.server
+            if reply.is_dynamodbs and request.operation in _READS and server.may_be_learned:
+                continue
             return reply
         # A failure that cannot pass is DynamoDB's refusal of this request, or it was never sent. (A caller's connection
         # gives up others as well, but no claim depends on the outcome of what it sends.)

@@ -33,6 +33,16 @@ HIGHEST_VERSION = 2**63 - 1
 MOST_WAITING = 100
 """Most entries in a row's line. A write is billed by the size of its row: with 100 entries it takes 3 to 7 units."""
 
+NUMBERS = 2**61 - 1
+"""Numbers of guarded writes are below this prime, so that each of the random bits that they are made of counts."""
+
+MOST_NUMBERS = 100
+"""Most numbers of guarded writes that an acquisition keeps in memory. A caller's condition may refuse any number of writes."""
+
+MOST_CHANGES = 1000
+"""Changes of hands of one row while a request is under way, at most; the version of a row that is made anew a second later
+is further from ours."""
+
 YEAR_10000 = 253402300800.0
 """First second, in server time, that no date can represent. A later end was never meant to be in seconds."""
 
@@ -90,7 +100,7 @@ class Claim(NamedTuple):
         expires_at: End of the claim, in server time; None if there is no claim, as in a tombstone.
         lease: Seconds for which the claim lives without being renewed.
         owner: Label of the holder, for people; None if there is none.
-        writes: Number of the last guarded write under this claim.
+        writes: Number of the last guarded write under this claim or an earlier one; 0 before the first.
         abandoned_by: Label of the dead holder from which this one took the lock over, or empty.
         free_since: Upper bound of the server time at which the last claim was ended, or the first in line last gave
             up: usually a second or two late. None if neither ever happened. Says nothing while there is a claim.
@@ -216,13 +226,13 @@ class OwnClaim:
         version: Fencing token; 0 until an answer has shown it.
         expires_at: Latest end that is known to have been in the row, in server time; 0 until an answer has shown one.
         proposed: Highest end that was ever proposed for it or seen in the row.
-        writes: Number of the last guarded write that is known to be applied.
+        writes: Number of the last guarded write that is known to be applied, by us or before we acquired the lock.
         term: How long its holder may believe in it.
     """
 
     __slots__ = (
+        "_numbers",
         "_reach",
-        "_writes_proposed",
         "expires_at",
         "lease",
         "proposed",
@@ -240,7 +250,7 @@ class OwnClaim:
         self.proposed = 0.0
         self.writes = 0
         self.term = NO_TERM
-        self._writes_proposed = 0
+        self._numbers: tuple[int, ...] = ()
         # local time until which a request sent so far may let this holder believe, whatever became of it
         self._reach = -math.inf
 
@@ -279,7 +289,7 @@ class OwnClaim:
             bounds: Bounds of server time after the answer; None if no answer had a ``Date`` yet.
         """
         self.version = claim.version
-        self.writes = self._writes_proposed = claim.writes
+        self.writes = claim.writes
         self.renewed(claim.expires_at or 0.0, self.lease, sent, bounds)
 
     def renewed(self, end: float, lease: float, sent: float, bounds: Bounds | None) -> None:
@@ -319,13 +329,27 @@ class OwnClaim:
         """Note an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 
-    def next_write(self) -> int:
-        """Return a number for a guarded write that was never proposed before."""
+    def next_write(self, random_bits: str) -> int:
+        """Return a number for a guarded write that no other write has.
+
+        Args:
+            random_bits: At least 80 random bits, as hexadecimal digits.
+        """
         # Not `writes + 1`: write 1 (known 0, next 1) is delayed, and its caller gets an error. Were write 2 (known 0,
         # next 1) as well, and write 1 arrived first, write 2 would be refused, see its own number in the row, and
-        # be reported as applied.
-        self._writes_proposed += 1
-        return self._writes_proposed
+        # be reported as applied. Nor counted in any other way: a virtual machine is restored twice, and both copies of
+        # its process hold this claim. A write of the one is applied, and that of the other would pass for it.
+        number = int(random_bits, 16) % NUMBERS
+        self._numbers = (*self._numbers[1 - MOST_NUMBERS :], number)
+        return number
+
+    def has_numbered(self, claim: Claim) -> bool:
+        """Return whether the last guarded write in a row is one of ours, or the last one before we acquired the lock."""
+        if claim.writes:
+            return claim.writes == self.writes or claim.writes in self._numbers
+        # None was made under this claim nor under a later one, unless the row is a new one: its version counts from
+        # server time in milliseconds.
+        return not self.writes and 0 <= claim.version - self.version < MOST_CHANGES
 
 
 def next_end(end: float) -> float:

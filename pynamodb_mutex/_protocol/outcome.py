@@ -20,14 +20,17 @@ def shows_acquisition(own: OwnClaim, claim: Claim) -> bool:
     return claim.token == own.token and claim.expires_at is not None
 
 
-def is_mine(own: OwnClaim, claim: Claim) -> bool:
-    """Return whether a row carries our claim: our token, our version, and an end."""
+def _is_ours(own: OwnClaim, claim: Claim) -> bool:
+    """Return whether our acquisition is the last one that a row shows, whether or not its claim stands."""
     # The token alone is not enough. A's lease ends; B acquires the lock and releases it. A late copy of A's acquiring
     # write finds B's tombstone, which is free and has another token, and is applied: the row has A's token again, with
     # a higher version. By the token alone A's next renewal would succeed, and A go on as if B had never held the lock.
-    return (
-        claim.token == own.token and claim.version == own.version and claim.expires_at is not None
-    )
+    return claim.token == own.token and claim.version == own.version
+
+
+def is_mine(own: OwnClaim, claim: Claim) -> bool:
+    """Return whether a row carries our claim: our token, our version, and an end."""
+    return _is_ours(own, claim) and claim.expires_at is not None
 
 
 def loss_of(own: OwnClaim, claim: Claim) -> Loss:
@@ -35,8 +38,9 @@ def loss_of(own: OwnClaim, claim: Claim) -> Loss:
     # no row, or one that is no lock's any more
     if claim.token is None or claim.fault is not None:
         return Loss.DELETED
-    # our token and version without a claim: somebody removed the claim by hand
-    cleared = claim.token == own.token and claim.version == own.version
+    # Our token and version without a claim: somebody removed the claim by hand. With a claim, a copy of this process has
+    # written under it.
+    cleared = _is_ours(own, claim) and claim.expires_at is None
     return Loss.FORCED if cleared or claim.token.startswith(FORCED_MARK) else Loss.TAKEN
 
 
@@ -93,6 +97,22 @@ def was_lost_before_release(own: OwnClaim, claim: Claim, *, maybe_applied: bool)
     return broken or not maybe_applied
 
 
+def shows_release(own: OwnClaim, claim: Claim) -> bool:
+    """Return whether a row that refused a release shows that an earlier copy of that same request was applied.
+
+    A proxy may send one request twice, and return the second answer.
+
+    Args:
+        own: Our claim.
+        claim: What the row that refused the release says.
+    """
+    # The row is as a release leaves it, or the next holder found it so: whoever takes over a claim that stands, or that was
+    # not released, notes its owner.
+    as_left = _is_ours(own, claim) and claim.expires_at is None
+    is_next = loss_of(own, claim) is Loss.TAKEN and claim.version == own.version + 1
+    return as_left or (is_next and not claim.abandoned_by)
+
+
 class Verdict(enum.Enum):
     """What a row that refused a guarded write, or a write without the lock, shows about it."""
 
@@ -103,7 +123,10 @@ class Verdict(enum.Enum):
     AGAIN = enum.auto()
     """The write was built from a number or an end that is out of date: build it anew and send it again."""
     LOST = enum.auto()
-    """The claim is not ours any more."""
+    """The claim is not ours any more, or another copy of this process writes under it. Whether the write was applied
+    is unknown."""
+    NOT_APPLIED = enum.auto()
+    """The claim is not ours any more, and the write was not applied."""
     REFUSED = enum.auto()
     """The claim is ours and as we know it: another condition of the write did not hold."""
 
@@ -140,15 +163,17 @@ def guarded_write(
         may_delete: Whether an earlier attempt may have deleted the row, and our lease still runs, so that nobody else
             can have had the lock since.
     """
-    # Before anything else, and not by `is_mine`: a write that unlocks has removed the claim, and left our token, our
-    # version and its number.
-    ours = claim.token == own.token and claim.version == own.version
-    if ours and claim.writes == write.number:
+    # Before anything else, and whosever the claim is now: a write that unlocks has removed it, and another may have
+    # acquired the lock since. The number stays until the next guarded write or write without the lock.
+    if claim.writes == write.number:
         return Verdict.APPLIED
     if write.deletes and row_is_gone and may_delete:
         return Verdict.GONE
-    if not is_mine(own, claim):
-        return Verdict.LOST
+    is_known = own.has_numbered(claim)
+    if not is_mine(own, claim) or not is_known:
+        # This write would have replaced a number that we know. No late copy of it will do so either. A number that we do
+        # not know is that of a later holder's write or, under our claim, that of another copy of this process.
+        return Verdict.NOT_APPLIED if is_known else Verdict.LOST
     if claim.writes != own.writes:
         # Write 1 (known 0, next 1) was applied, its answer was lost, and its caller got an error. Write 2 (known 0,
         # next 2) is refused although the lock is ours. Sent again as (known 1, next 2) it is applied, and a
@@ -181,6 +206,8 @@ def of_all(verdicts: Iterable[Verdict], parts: int) -> Verdict:
     all_gone = found == {Verdict.GONE} and len(several) == parts
     if Verdict.APPLIED in found or all_gone:
         return Verdict.APPLIED
-    if found & {Verdict.LOST, Verdict.GONE}:
-        return Verdict.LOST
+    lost = found & {Verdict.LOST, Verdict.GONE, Verdict.NOT_APPLIED}
+    if lost:
+        # one row that shows it as not applied shows it for all
+        return Verdict.NOT_APPLIED if found - {Verdict.LOST, Verdict.GONE} else Verdict.LOST
     return Verdict.AGAIN if Verdict.AGAIN in found else Verdict.REFUSED

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+MOST_UNDATED = 3
+"""Answers without a ``Date`` after which a process takes it that there will be none, as behind a proxy that removes it."""
+
 GRAIN = 1.0
 """Resolution of ``Date``, in seconds."""
 
@@ -122,13 +125,18 @@ class ServerTime:
 
     Attributes:
         bounds: Bounds of its time, replaced as a whole; None as long as no answer had a ``Date``.
-        answered: Whether DynamoDB has ever answered this process there, if only by an error. Until it has, the region
-            or the host may be mistyped.
+        answered: Number of answers of DynamoDB that this process has had there, errors included. As long as it is 0, the
+            region or the host may be mistyped.
     """
 
     def __init__(self) -> None:
         self.bounds: Bounds | None = None
-        self.answered = False
+        self.answered = 0
+
+    @property
+    def may_be_learned(self) -> bool:
+        """Whether no answer had a ``Date`` yet, and the next one may well have one."""
+        return self.bounds is None and self.answered < MOST_UNDATED
 
     def observe(self, date: float, sent: float, received: float) -> bool:
         """Learn from an answer.

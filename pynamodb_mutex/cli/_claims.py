@@ -193,7 +193,6 @@ def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
     return {
         "token": claim.token,
         "forced": (claim.token or "").startswith(FORCED_MARK),
-        "guarded_writes": claim.writes,
         "row_kept_until": iso(instant(locks.ttl(lock.raw), zone), "seconds"),
         "data": locks.data(lock.raw),
     }
@@ -214,7 +213,7 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
         ]
     if claim.token is None:
         return [("lock", "never acquired")]
-    lines = [("token", claim.token), ("guarded writes", str(claim.writes))]
+    lines = [("token", claim.token)]
     if more["forced"]:
         lines.append(("broken", "the last claim was broken by force"))
     if claim.abandoned_by:

@@ -264,10 +264,10 @@ def test_show_of_a_held_lock(table):
         mutex.save_data({"page": [2, None]})
         lines = shown("a", "--tz", "Europe/Berlin")
         item, found = LockItem.get("a"), json_of("show", "a")
-    names = "state,owner,since,until,lease,fencing token,token,guarded writes,row kept until,data"
+    names = "state,owner,since,until,lease,fencing token,token,row kept until,data"
     assert list(lines) == ["key", *names.split(",")]
     assert (lines["key"], lines["state"], lines["owner"]) == ("a", "held", "me")
-    assert (lines["lease"], lines["guarded writes"]) == ("90 s", "1")
+    assert lines["lease"] == "90 s"
     assert (lines["fencing token"], lines["token"]) == (str(mutex.fencing_token), mutex.token)
     assert instant_of(lines["since"][:25]) == item.since.replace(microsecond=0)
     assert lines["since"].endswith("s ago)")

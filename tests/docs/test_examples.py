@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from pynamodb_mutex import Loss
+
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
 DEMO = FOLDER / "demo.py"
@@ -77,7 +79,7 @@ TAKEOVER = [*holds("C", 8, 3.6, 3.9), (3.9, "C", "writes", 8)]
 STOP = [*holds("B", 9, 5.0, 5.4), (5.5, "B", "stops", 9)]
 SECOND_TAKEOVER = [*holds("C", 10, 8.0, 8.3), (8.3, "C", "writes", 10)]
 CONTINUE = [(8.1, "B", "continues", 9)]
-REFUSAL = [(8.2, "B", "refused", 9, 0, "another holder has taken it")]
+REFUSAL = [(8.2, "B", "refused", 9, 0, Loss.TAKEN.value)]
 COUNT = [(9.0, "", "counts", 0, 3)]
 RUN = (START, KILL, TAKEOVER, STOP, SECOND_TAKEOVER, CONTINUE, REFUSAL, COUNT)
 

@@ -27,14 +27,18 @@ FOUND_BY = {
     "detach": lambda lock: lock.detach(),
 }
 
+# A release cannot tell a claim that somebody removed by hand from one that an earlier copy of the request has ended.
+LOST_BEFORE_RELEASE = [loss for loss in LOSSES if loss[0] != "clear"]
+
 
 @table(
     "subject, found_by, lose_it, loss",
     [
-        *crossed(MAIN, [(by, *loss) for by in list(FOUND_BY)[:-1] for loss in LOSSES]),
+        *crossed(MAIN, [(by, *loss) for by in list(FOUND_BY)[:2] for loss in LOST_BEFORE_RELEASE]),
+        *crossed(MAIN, [(by, *loss) for by in list(FOUND_BY)[2:-1] for loss in LOSSES]),
         *crossed(OTHERS, [(by, *LOSSES[0]) for by in ("release", "renew", "background")]),
         *[("one lock", "detach", *loss) for loss in LOSSES],
-        *[(DELETED, "release", *loss) for loss in LOSSES[1:]],
+        *[(DELETED, "release", *loss) for loss in LOST_BEFORE_RELEASE[1:]],
     ],
 )
 def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
@@ -60,8 +64,7 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
         assert error.__cause__ is None
         assert (lock.loss, lock.held, lock.lost) == (loss, False, True)
         if found_by in ("release", "end of the block"):
-            # when it is clear, that tombstone is still its own
-            assert lose_it == "clear" or subject.everything[-1] == before[-1]
+            assert subject.everything[-1] == before[-1]
         else:
             assert {each.loss for each in locks} == {loss}
             with pytest.raises(MutexLostError):

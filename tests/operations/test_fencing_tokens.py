@@ -146,6 +146,25 @@ def test_huge_version_of_a_row_does_not_reach_a_save_of_another_row(row_scene):
         assert NOW - 1 < next_token(client, other) / 1000 < NOW + 1
 
 
+@pytest.mark.parametrize("next_token", [next_token, of_group])
+def test_token_of_a_new_row_grows_although_the_first_answer_has_no_date(scene, next_token):
+    with another_process(scene, NOW) as (client, _):
+        before = next_token(client, scene.key)
+    scene.delete()
+    with another_process(scene, NOW + 2) as (client, dates):
+        dates.proxy.next(no_date())
+        assert next_token(client, scene.key) > before
+
+
+@saves
+def test_token_of_a_first_save_grows_although_the_first_answer_has_no_date(row_scene, save):
+    key = f"{row_scene.key}-new"
+    with another_process(row_scene, NOW) as (client, dates):
+        dates.proxy.next(no_date())
+        save(client(key))
+    assert next_token(row_scene.there, key) / 1000 > NOW - 1
+
+
 def test_without_a_date_tokens_of_a_new_row_start_from_one_and_grow(scene):
     tokens = []
     with scene.fresh() as fresh:

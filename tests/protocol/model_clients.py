@@ -74,10 +74,12 @@ class OwnClaim:
         forced_by: The landing that broke it, if one did.
         last: The last of its holder's writes that landed.
         unlock_in_doubt: Whether a write that was to end it has an unknown outcome.
+        numbers: Of the writes that landed, after the one before them.
     """
 
-    def __init__(self, token):
+    def __init__(self, token, number):
         self.token, self.gone, self.forced_by = token, None, None
+        self.numbers = [number]
         self.last, self.unlock_in_doubt = 0, False
 
 
@@ -124,6 +126,7 @@ class Call(greenlet):
         tenures: What its requests acquired, by token.
         was: How the tenure had ended when this was begun.
         knew: Whether its loss had been reported by then.
+        freed: The fencing token of the claim that it released; 0 if it has not.
     """
 
     def __init__(self, client, kind, act):
@@ -134,7 +137,7 @@ class Call(greenlet):
         self.knew = self.lock is not None and self.lock.lost
         self.request = self.answer = self.result = self.error = self.seen = None
         self.doubt = self.landed = self.reported_not_applied = self.done = False
-        self.number, self.tenures = 0, {}
+        self.number, self.freed, self.tenures = 0, 0, {}
         self.observed = _connection._Observed()
 
     def run(self):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from pynamodb_mutex._protocol.claim import (
     FORCED_MARK,
+    HIGHEST_VERSION,
+    MOST_NUMBERS,
     NO_SERVER_TIME,
     TICK,
     Claim,
@@ -379,11 +381,20 @@ def test_lease_counts_from_before_the_first_request_was_sent():
     tenure = OwnClaim("mine", 10.0)
     first, _ = tenure.propose(0.0, EXACT, 10.0)
     tenure.propose(4.0, EXACT, 10.0)
-    tenure.acquired(claim("mine", first)._replace(writes=7), 0.0, EXACT)
+    tenure.acquired(claim("mine", first), 0.0, EXACT)
     assert tenure.ends(None) == pytest.approx(9.9)
     assert tenure.expires_at == first
-    # and each guarded write has a number of its own
-    assert [tenure.next_write() for _ in range(3)] == [8, 9, 10]
+
+
+def test_each_guarded_write_has_a_number_of_its_own_that_is_known_until_many_have_followed():
+    tenure = OwnClaim("mine", 10.0)
+    tenure.acquired(claim("mine")._replace(writes=7), 0.0, EXACT)
+    bits = current_process().random_bits
+    numbers = [7, *(tenure.next_write(bits()) for _ in range(MOST_NUMBERS + 1))]
+    assert len(set(numbers)) == len(numbers)
+    rows = [claim("other")._replace(writes=number) for number in numbers]
+    assert [row.writes for row in rows if not tenure.has_numbered(row)] == numbers[1:2]
+    assert max(numbers) <= HIGHEST_VERSION
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class WriteMachine(RuleBasedStateMachine):
             assert after.version > self.top  # 30
             self.interrupted("taken")
             self.top, self.whose = after.version, after.token
-            self.standing = call.tenures[after.token] = OwnClaim(after.token)
+            self.standing = call.tenures[after.token] = OwnClaim(after.token, after.writes)
         elif call.kind == "acquire":  # it disowns
             assert not stood or before.token in call.tenures  # 50
         elif call.kind == "force":
@@ -159,8 +159,11 @@ class WriteMachine(RuleBasedStateMachine):
             assert call.number > call.tenure.last  # 20
             assert not call.reported_not_applied  # 21
             call.tenure.last = call.number
+            call.tenure.numbers.append(after.writes)
             if not stands:
                 self.interrupted("by its own write")
+        if call.kind == "release" and not stands:
+            call.freed = after.version
         if not stands:
             self.standing = None
 
@@ -185,7 +188,10 @@ class WriteMachine(RuleBasedStateMachine):
             if call.kind == "release":
                 # it knows of a write that may have unlocked, unless a renewal has shown the loss
                 own = call.knew
-            assert self.ended(call.tenure, own=own)  # 23
+            # nothing in the row shows any more that a first copy of the release was applied
+            row = self.claim()
+            unseen = call.freed and (row.token is None or row.version > call.freed + 1)
+            assert unseen or self.ended(call.tenure, own=own)  # 23
         elif isinstance(error, RowLockedError):
             assert error.applied is (None if call.doubt else False)  # 21
             assert call.doubt or not call.landed  # 21
@@ -224,7 +230,8 @@ class WriteMachine(RuleBasedStateMachine):
         if isinstance(call.error, MutexLostError):
             call.reported_not_applied = call.error.applied is False
             assert call.error.applied is not True
-            assert call.doubt or call.error.applied is False  # unknown only after a lost answer
+            if call.error.applied is None:  # unknown only if others have written since
+                assert self.claim().writes not in call.tenure.numbers
             assert not (call.landed and call.reported_not_applied)  # 21
 
     def release_is_over(self, call):
@@ -395,9 +402,15 @@ class WriteMachine(RuleBasedStateMachine):
     delayed = leaves_unanswered("delayed")
 
     @precondition(is_under_way)
-    @rule(data=st.data())
-    def lands_twice(self, data):
+    @rule(data=st.data(), by_a_proxy=st.booleans())
+    def lands_twice(self, data, by_a_proxy):
         request = self.pick(data)
+        # without the lock a copy is not recognised
+        if by_a_proxy and request.call.kind != "save_without_the_lock":
+            # it sends the second one later, and returns the answer to that
+            self.lands(request, data)
+            request.call.doubt = True
+            return
         self.late.append(request)
         self.be_answered(request, data)
 

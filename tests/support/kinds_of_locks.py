@@ -13,7 +13,7 @@ from pynamodb.connection import Connection
 from pynamodb.transactions import TransactWrite
 from row_models import OldAccount
 from sent_requests import TRANSACT, that
-from two_clients import Claims, Keys, Rows, held
+from two_clients import Claims, Keys, Rows, held, place_of
 
 from pynamodb_mutex import Loss, Mutex, Semaphore
 from pynamodb_mutex.aio import AsyncMutex
@@ -49,7 +49,7 @@ class Awaited:
 
     def __getattr__(self, name):
         value = getattr(self._lock, name)
-        if not inspect.iscoroutinefunction(value):
+        if not inspect.iscoroutinefunction(inspect.unwrap(value)):
             return value
         return lambda *args, **kwargs: asyncio.run(value(*args, **kwargs))
 
@@ -250,9 +250,9 @@ class Written(Claims):
 
     @property
     def shown(self):
-        """The content, and the number of the last guarded write; None if there is no row."""
+        """The content, and the how-many-eth write under the lock was the last one; None if there is no row."""
         content = self.content
-        return content and (*content, int(self.claim["writes"]["N"]))
+        return content and (*content, place_of(int(self.claim["writes"]["N"]), self.lock))
 
     @property
     def next_op(self):

@@ -44,6 +44,12 @@ def held(lock: Any) -> Any:
     return lock
 
 
+def place_of(number: int, lock: Any) -> int:
+    """Return the how-many-eth guarded write under a lock has a number; 0 if it was made before the lock was acquired."""
+    numbers = lock._current("the test").own._numbers
+    return numbers.index(number) + 1 if number in numbers else 0
+
+
 class Acquiring:
     """A thread that acquires a lock."""
 
@@ -300,11 +306,6 @@ class RowScene(Claims):
     def row(self) -> Account:
         """The row as it is stored, read without a lock."""
         return self.there.get(self.key, consistent_read=True)
-
-    @property
-    def writes(self) -> int:
-        """Number of the last guarded write."""
-        return int(self.claim["writes"]["N"])
 
     @property
     def version(self) -> int:

@@ -179,13 +179,14 @@ class Ending:
         self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
         self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
         self.successor: HeldClaim | None = None
-        self._keeps_row = False
+        self._deletes = claim.options.delete_on_release
 
     def request(self) -> Request:
         """Return the request that releases the claim."""
         claim = self.claim
-        delete = claim.options.delete_on_release and not self._keeps_row
-        return claim.store.release(claim.options.row, claim.own, claim.shared.now, delete=delete)
+        return claim.store.release(
+            claim.options.row, claim.own, claim.shared.now, delete=self._deletes
+        )
 
     def send(
         self,
@@ -213,7 +214,7 @@ class Ending:
         if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
             # The row was to be deleted, but waiters stand in line in it, and it must be kept for them. This is sent
             # again but once: an update is not refused for waiters while the claim is ours.
-            self._keeps_row = True
+            self._deletes = False
             return (yield from self.send(build, is_done))
         if not is_done(answer) and was_lost_before_release(
             claim.own, answer.claim, maybe_applied=self.attempts.maybe_applied
@@ -222,7 +223,9 @@ class Ending:
         return answer
 
     def _is_released(self, answer: Answer) -> bool:
-        return answer.applied or shows_release(self.claim.own, answer.claim)
+        # with the row goes all that shows whose release it was
+        is_shown = not self._deletes and shows_release(self.claim.own, answer.claim)
+        return answer.applied or is_shown
 
 
 def _send_together(endings: Sequence[Ending]) -> Operation[bool]:

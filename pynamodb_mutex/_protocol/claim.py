@@ -347,9 +347,10 @@ class OwnClaim:
         """Return whether the last guarded write in a row is one of ours, or the last one before we acquired the lock."""
         if claim.writes:
             return claim.writes == self.writes or claim.writes in self._numbers
-        # None was made under this claim nor under a later one, unless the row is a new one: its version counts from
-        # server time in milliseconds.
-        return not self.writes and 0 <= claim.version - self.version < MOST_CHANGES
+        # None was made under this claim nor under a later one, unless the row is a new one, whose version counts from
+        # server time in milliseconds, or was written without the lock.
+        is_the_same_row = claim.token is not None and claim.version - self.version < MOST_CHANGES
+        return is_the_same_row and not self.writes
 
 
 def next_end(end: float) -> float:

@@ -150,17 +150,6 @@ def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, l
     assert any_scene.everything == before
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_expired_claim_that_a_write_ended_was_not_released(any_scene, taken):
-    dead = any_scene.taken(auto_renew=False)
-    any_scene.expire()
-    update(any_scene.here(any_scene.key))
-    if taken:
-        assert held(any_scene.lock()).abandoned_by == dead.owner
-    with pytest.raises(MutexLostError):
-        dead.release()
-
-
 def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(row_scene):
     row_scene.taken(auto_renew=False, lease=0.5)
     began = time.monotonic()

@@ -115,7 +115,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         if self._on_lost is None:
             return
         result = self._on_lost(self)
-        if inspect.iscoroutine(result):
+        if asyncio.iscoroutine(result):
             # awaited, so that its exception is logged like that of a function
             asyncio.run_coroutine_threadsafe(result, self._loop).result()
 
@@ -153,7 +153,6 @@ class AsyncLock(Handle[Any], Generic[L]):
         """Raise unless the lock is held, and renew it if needed: see `~pynamodb_mutex.Mutex.ensure_held`."""
         await self._run(self._lock._ensuring(at_least))
 
-    @_to_be_awaited
     async def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
         asking: Operation[bool] = self._lock._asking()

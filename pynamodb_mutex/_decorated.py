@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Coroutine
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,7 +77,7 @@ def check_result(result: R) -> R:
         TypeError: If it is a coroutine. Another decorator has hidden the coroutine function from `is_async`: the lock
             would be released before anything of it runs, and its callers would all run at once.
     """
-    if inspect.iscoroutine(result):
+    if isinstance(result, Coroutine):
         result.close()
         msg = "the call returned a coroutine, which would run outside the lock: decorate the async function itself"
         raise TypeError(msg)

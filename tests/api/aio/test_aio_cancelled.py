@@ -350,6 +350,16 @@ async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, clock
     assert lost == [(mutex, Loss.FORCED)]
 
 
+async def test_acquire_that_on_lost_returns_is_awaited(scene, clock):
+    other = AsyncMutex.for_key("other", model=scene.here)
+    mutex = scene.async_mutex(on_lost=lambda _: other.acquire())
+    assert await mutex.acquire()
+    assert scene.force()
+    clock.advance(11)
+    await until_async(lambda: other.held)
+    await other.release()
+
+
 async def test_only_the_task_that_lost_is_cancelled(scene):
     mutex = scene.async_mutex(cancel_on_loss=True, lease=6, timeout=50)
     entered = asyncio.Event()

@@ -12,6 +12,7 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, exceptions, synchronized
+from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
 
 
@@ -121,8 +122,9 @@ def test_coroutine_that_another_decorator_has_hidden_does_not_run_outside_the_lo
         return work()
 
     for decorate in (synchronized("a"), Mutex.for_key("a")):
-        with pytest.raises(TypeError, match="outside the lock"):
-            decorate(logged)()
+        for hidden in (logged, lambda: AsyncMutex.for_key("b").acquire()):
+            with pytest.raises(TypeError, match="outside the lock"):
+                decorate(hidden)()
     assert keys_of(table) == []
 
 

@@ -19,7 +19,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._operations.held import Held, HeldClaim
+from pynamodb_mutex._operations.held import HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request
     from pynamodb_mutex._operations.contender import Contender
     from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import Held
     from pynamodb_mutex._operations.shared import Queue
     from pynamodb_mutex._protocol.claim import Claim
 
@@ -354,19 +355,15 @@ class Acquisition:
             # another could hold the lock meanwhile. So it counts from the first attempt that may have been
             # applied.
             sent = min(attempts.first_sent, answer.sent)
-            # In this order: after Ctrl-C in between, `forget` would find no claims that it is held together with.
-            held = Held(
-                (HeldClaim(contender, own, answer.claim, answer.item, sent),), is_group=False
-            )
-            claim = self._claim = held.claims[0]
+            claim = self._claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
             failure = yield from self._renew_if_short(claim)
             if claim.stands_at(shared.now):
                 claim.begin()
-                held.start(sent)
+                claim.start(sent)
                 return claim
             yield from self._give_up(own, claim)
-            claim, attempts.first_sent = None, math.inf
-            raise_if_out_of_time(failure, held, self._deadline)
+            given_up, claim, attempts.first_sent = claim, None, math.inf
+            raise_if_out_of_time(failure, given_up, self._deadline)
         except BaseException:
             if claim is not None or attempts.maybe_applied:
                 yield from undone(partial(self._give_up, own, claim))

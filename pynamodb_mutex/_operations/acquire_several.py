@@ -1,7 +1,7 @@
 """Acquire several locks at once, all or none of them, by one transaction; or one of several, whichever is free first.
 
 With all or none, nobody holds some locks while it waits for others: so there is no deadlock, in whatever order the
-keys are given. Once acquired, each lock is a claim like any other: `held.Held` keeps them together, `renew` renews
+keys are given. Once acquired, each lock is a claim like any other: `held.HeldGroup` keeps them together, `renew` renews
 and `release` releases them. One of several is acquired as in `acquire`, with a poll for all of them.
 """
 
@@ -25,7 +25,7 @@ from pynamodb_mutex._operations.acquire import (
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import contended, not_acquired
-from pynamodb_mutex._operations.held import Held, HeldClaim
+from pynamodb_mutex._operations.held import HeldClaim, HeldGroup
 from pynamodb_mutex._operations.release import disown, release_several
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
@@ -232,7 +232,7 @@ class AcquisitionOfSeveral:
         blocked = max(self._members, key=lambda member: member.free_at)
         return blocked.contender.key, blocked.observed.claim or Claim()
 
-    def run(self, note: Callable[[Held], object]) -> Operation[Held | None]:
+    def run(self, note: Callable[[HeldGroup], object]) -> Operation[HeldGroup | None]:
         """Acquire all the locks and emit the outcome; return None if they were not all free in time.
 
         Args:
@@ -273,7 +273,7 @@ class AcquisitionOfSeveral:
                 self._contended = True
                 self.shared.emit(contended(member.contender, claim))
 
-    def _wait(self) -> Operation[Held | None]:
+    def _wait(self) -> Operation[HeldGroup | None]:
         blocking = self._patience > 0
         if blocking:
             self._check_wait()
@@ -298,7 +298,7 @@ class AcquisitionOfSeveral:
             for member in self._members:
                 member.contender.key_queue.unwatch(wakeup)
 
-    def _poll_until_deadline(self, wakeup: Wakeup, *, others_wait: bool) -> Operation[Held | None]:
+    def _poll_until_deadline(self, wakeup: Wakeup, *, others_wait: bool) -> Operation[HeldGroup | None]:
         shared = self.shared
         # If others come first there has been no try yet: so there is one in any case, even at the deadline.
         while others_wait or shared.now < self._deadline:
@@ -328,7 +328,7 @@ class AcquisitionOfSeveral:
 
     # -- one try ------------------------------------------------------------------------------------
 
-    def _try(self) -> Operation[Held | None]:
+    def _try(self) -> Operation[HeldGroup | None]:
         """Try once: acquire the locks if they seem free; return None if another holds one of them."""
         is_free = yield from self._seems_free()
         return (yield from self._take()) if is_free else None
@@ -372,7 +372,7 @@ class AcquisitionOfSeveral:
         )
         return not self._is_blocked(dict(zip(members, rows, strict=True)), shared.now)
 
-    def _take(self) -> Operation[Held | None]:
+    def _take(self) -> Operation[HeldGroup | None]:
         """Send the transaction; return None if another holds one of the locks."""
         attempts = Attempts()
         before: dict[int, RawItem] = {}
@@ -454,11 +454,11 @@ class AcquisitionOfSeveral:
             self._waited = 0.0
         return blocked
 
-    def _begin(self, attempts: Attempts, sent: float) -> Operation[Held | None]:
+    def _begin(self, attempts: Attempts, sent: float) -> Operation[HeldGroup | None]:
         # The lease counts from the first attempt that may have been applied: see `Acquisition.take`.
         sent = min(attempts.first_sent, sent)
         claims = [member.held(sent) for member in self._members]
-        held = Held(claims, is_group=True)
+        held = HeldGroup(claims)
         # Not in a variable of this step: after Ctrl-C within it, those that have begun would be held by nobody for ever.
         self._claims = claims
         now = self.shared.now

@@ -16,7 +16,6 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from pynamodb_mutex._dynamodb.layout import serialize_data
 from pynamodb_mutex._operations.effects import Wait, Wakeup
 from pynamodb_mutex._operations.held import Change, State
-from pynamodb_mutex._operations.release import end_left
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol import outcome
 from pynamodb_mutex._protocol.messages import shown
@@ -157,7 +156,7 @@ class Guard:
             renewal = self._renewals[-1]
             claim.extend(renewal)
             together = claim.together
-            together.emit_renewed([claim])
+            claim.emit_renewed()
             if not together.is_group:
                 # this write has renewed one claim of a group alone: the others are due when they were
                 together.failure = None
@@ -257,8 +256,6 @@ def write(
             guard.applied()
     finally:
         end_turn_to_write(claims, turn)
-        # Another thread has left a lock while a save renewed it, and its lease had ended.
-        yield from end_left([guard.claim for guard in guards if guard.renews])
     return answer
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.keys import RawItem
     from pynamodb_mutex._operations.contender import Contender
     from pynamodb_mutex._operations.effects import Wakeup
+    from pynamodb_mutex._operations.shared import Shared
 
 
 # -- the state machine -----------------------------------------------------------------------------
@@ -136,19 +138,248 @@ class Belief:
         self.taker = taker
 
 
+# -- what is held ----------------------------------------------------------------------------------
+
+
+class Held(ABC):
+    """What is held, renewed and lost as one: a claim by itself, or a group of claims that are held together.
+
+    A loss of one is a loss of all that are not released, and a renewal renews all of those. When one is lost, the
+    rows of the others are not touched: their claims are released by the holder, or expire. Whoever works under them
+    may not know of the loss yet, and nobody else should begin meanwhile.
+
+    Attributes:
+        shared: State that the locks of the process share.
+        rows: The user's rows under the locks, by the lock object that entered; None if there are none.
+        blocks: Number of ``with`` blocks that began with it and have not ended.
+        may_go_on: Whether the holder may go on after the release without a block: a thread of a cancelled task, or a holder
+            that does not know that a write whose answer was lost has released the lock.
+        plan: Plan for the next renewal.
+        is_queued: Whether a renewal waits for a thread.
+        renewals_under_way: Number of renewals under way.
+        failure: What the last renewal failed with, without tracebacks; None if it was answered.
+        is_alone: Whether the next renewal is sent by itself, not in a batch, because the last one failed.
+        ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
+    """
+
+    __slots__ = (
+        "blocks",
+        "ended_by_max_hold",
+        "failure",
+        "is_alone",
+        "is_queued",
+        "may_go_on",
+        "plan",
+        "renewals_under_way",
+        "rows",
+        "shared",
+    )
+
+    is_group = False
+    """Whether the claims are acquired, renewed and released by transactions, even if there is only one."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.rows: dict[object, Any] | None = None
+        self.blocks = 0
+        self.may_go_on = False
+        self.plan = NEVER
+        self.is_queued = False
+        self.renewals_under_way = 0
+        self.failure: BaseException | None = None
+        self.is_alone = False
+        self.ended_by_max_hold: float | None = None
+
+    @property
+    @abstractmethod
+    def claims(self) -> Sequence[HeldClaim]:
+        """All of the claims, including those that were released."""
+
+    @property
+    def unreleased(self) -> Sequence[HeldClaim]:
+        """Claims that are not released; first those in whose rows another claim was seen.
+
+        In that order an error names the key that was lost in the store, not one that was lost with it.
+        """
+        claims = [claim for claim in self.claims if not claim.is_released]
+        return sorted(claims, key=lambda claim: claim.belief.taker is None)
+
+    @property
+    def ends(self) -> float:
+        """Local time at which the first of the leases ends. Released claims count only if all are released."""
+        return min(claim.ends for claim in self.unreleased or self.claims)
+
+    def held_at(self, now: float) -> bool:
+        """Return whether the holder may believe at a local time that it holds all of the locks."""
+        return all(claim.held_at(now) for claim in self.claims)
+
+    def stands_at(self, now: float) -> bool:
+        """Return whether all unreleased claims may still be in their rows: see `HeldClaim.stands_at`."""
+        claims = self.unreleased
+        return bool(claims) and all(claim.stands_at(now) for claim in claims)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of the locks was lost, all were released, or they are held by the parent of this fork."""
+        claims = self.unreleased
+        return not claims or any(claim.is_over for claim in claims)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all of the claims were released."""
+        return not self.unreleased
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the locks were lost; None if they were not."""
+        return next((loss for claim in self.claims if (loss := claim.loss) is not None), None)
+
+    @property
+    def why(self) -> str:
+        """Why the locks were lost, as text for messages; empty if they were not."""
+        return next((claim.why for claim in self.claims if claim.loss is not None), "")
+
+    @property
+    def lease(self) -> float:
+        """Shortest lease of the unreleased claims, in seconds; infinity if there are none."""
+        return min((claim.lease for claim in self.unreleased), default=math.inf)
+
+    @property
+    def held(self) -> bool:
+        """Whether the holder may believe now that it holds all of it."""
+        return self.held_at(self.shared.read_clock())
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the holder may still believe, by the local clock; 0 if it may not."""
+        now = self.shared.read_clock()
+        return max(0.0, self.ends - now) if self.held_at(now) else 0.0
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a renewal is unanswered: the last one failed, or one is under way."""
+        return self.failure is not None or self.renewals_under_way > 0
+
+    # -- schedule: inside the monitor ---------------------------------------------------------------
+
+    def start(self, sent: float) -> None:
+        """Schedule the renewals and, if somebody wants to be notified of a loss in time, the end of the lease.
+
+        Otherwise nothing is scheduled: the renewal loop need not run, and the next call notes the end.
+
+        Args:
+            sent: Local time before the request that acquired or renewed the claims was sent.
+        """
+        shared, ends = self.shared, self.ends
+        self.plan_renewal(sent, ends)
+        for claim in self.unreleased:
+            is_notified = claim.contender.on_lost or shared.receivers["lost"]
+            if claim.options.auto_renew or is_notified:
+                shared.schedule.add(self, min(ends, self.plan.at))
+                return
+
+    def stop(self) -> None:
+        """Remove the claims from the schedule if they are over: lost, or all released."""
+        if self.is_over:
+            self.shared.schedule.remove(self)
+
+    def plan_renewal(self, sent: float, ends: float) -> None:
+        """Plan the next renewal, unless a claim is not to be renewed in the background.
+
+        Args:
+            sent: Local time before the request that acquired or renewed the claims was sent.
+            ends: Local time at which the first lease ends.
+        """
+        for claim in self.unreleased:
+            if not claim.options.auto_renew:
+                return
+        self.plan = plan_renewal(sent, ends)
+
+    def due(self) -> float:
+        """Return the local time of the next renewal or, if that comes first, of the end of the lease.
+
+        Infinity if there is nothing left to do.
+        """
+        if self.is_over:
+            return math.inf
+        # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
+        ends = self.ends
+        return min(ends, self.plan.due(ends))
+
+    def early(self) -> float:
+        """Return by how many seconds a renewal may precede its due time, in order to share a request with others."""
+        return EARLY * self.lease
+
+    def is_to_be_renewed(self, ahead: float) -> bool:
+        """Note the end of the lease if it has come; return whether the caller is to start a renewal now.
+
+        The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
+        due in time all the same.
+
+        Args:
+            ahead: Seconds by which the renewal may precede its due time.
+        """
+        shared = self.shared
+        now = shared.now
+        for claim in self.unreleased:
+            claim.note_end()
+        if self.is_over or now + ahead < self.plan.due(self.ends):
+            return False
+        for claim in self.unreleased:
+            if claim.is_over_max_hold(now):
+                max_hold = claim.options.max_hold
+                values = (shown(claim.key), max_hold)
+                text = "%s is held for more than %s s: not renewed"
+                shared.emit(Log("warning", text, values, claim.log_fields))
+                self.plan, self.ended_by_max_hold = NEVER, max_hold
+                return False
+        self.plan = plan_after_sending(now, self.ends, self.lease)
+        # If all workers hang, each due time would queue another renewal without the first condition. Without the
+        # second, an endpoint that does not answer would get another request in each third of a lease, and each would
+        # occupy a worker.
+        if self.is_queued or self.renewals_under_way >= MOST_RENEWALS_UNDER_WAY:
+            return False
+        self.is_queued = True
+        return True
+
+    def plan_after_failure(self, error: BaseException) -> None:
+        """Plan the renewal after one that failed: soon, and by a request of its own."""
+        shared = self.shared
+        self.failure, self.is_alone = error, True
+        # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
+        # their variables refer to.
+        each: BaseException | None = error
+        while each is not None:
+            each.__traceback__ = None
+            each = each.__cause__ or each.__context__
+        self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
+
+    def plan_without_some(self, sent: float) -> None:
+        """Plan the renewal after one that left out some claims, because a write under way may release them.
+
+        It may be refused, too, and then there must be time to renew them. But there is a pause in any case: after a
+        third of what is left of their leases, then after a third of that, and so on, there would be no end of requests.
+
+        Args:
+            sent: Local time before the renewal was sent.
+        """
+        shared, ends = self.shared, self.ends
+        pause = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
+        self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
+
+
 # -- one claim -------------------------------------------------------------------------------------
 
 
-class HeldClaim:
+class HeldClaim(Held):
     """One acquisition that DynamoDB has confirmed, from then until it is released or lost.
 
     Attributes:
         contender: The contender that made the acquisition.
-        shared: State that the locks of the process share.
+        group: The claims that are held, renewed and lost together with this one; None if it is held by itself.
         options: Options of the lock.
         store: Store in which the lock's row is.
         own: Our claim: token, version, end and term.
-        together: The claims that are held, renewed and lost together with this one, including this one.
         belief: State of the claim, replaced as a whole.
         since: Local time at which the acquisition was confirmed; ``held_for`` and ``max_hold`` count from it.
         abandoned_by: Owner label of the holder whose expired claim was taken over; empty if there was none.
@@ -169,26 +400,24 @@ class HeldClaim:
         "delivery",
         "depth",
         "events",
+        "group",
         "item",
         "options",
         "own",
         "row",
-        "shared",
         "since",
         "store",
-        "together",
         "writers",
         "writes_on",
     )
 
-    together: Held
-
     def __init__(
         self, contender: Contender, own: OwnClaim, claim: Claim, item: RawItem, sent: float
     ) -> None:
+        super().__init__(contender.shared)
         own.acquired(claim, sent, contender.store.bounds)
         self.contender = contender
-        self.shared = contender.shared
+        self.group: HeldGroup | None = None
         self.options = contender.options
         self.store = contender.store
         self.own = own
@@ -245,6 +474,21 @@ class HeldClaim:
     # -- queries: none of them changes state --------------------------------------------------------
 
     @property
+    def together(self) -> Held:
+        """What is held, renewed and lost as one with this claim: its group, or the claim itself."""
+        return self.group or self
+
+    @property
+    def claims(self) -> Sequence[HeldClaim]:
+        """This claim."""
+        return (self,)
+
+    @property
+    def unreleased(self) -> Sequence[HeldClaim]:
+        """This claim, unless it was released."""
+        return () if self.is_released else (self,)
+
+    @property
     def state(self) -> State:
         """State of the claim. In a forked child each claim of the parent is INHERITED."""
         return State.INHERITED if self.shared.inherited else self.belief.state
@@ -276,18 +520,6 @@ class HeldClaim:
         return is_held and self.ends > now
 
     @property
-    def held(self) -> bool:
-        """Whether this holder may believe now that it holds the lock."""
-        return self.held_at(self.shared.read_clock())
-
-    @property
-    def remaining(self) -> float:
-        """Seconds for which this holder may still believe, by the local clock; 0 if it may not."""
-        if self.belief.state is not State.HELD or self.shared.inherited:
-            return 0.0
-        return max(0.0, self.ends - self.shared.read_clock())
-
-    @property
     def is_over(self) -> bool:
         """Whether the claim was lost, released or inherited. A lease that ended counts once it has been noted."""
         return self.belief.state not in STANDING or self.shared.inherited
@@ -302,20 +534,10 @@ class HeldClaim:
         """Whether the claim is lost, but a renewal that is applied would make it held again."""
         # A renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force and
         # acquires the lock again, and the answer arrives: with it two would believe.
-        return self._may_stand_again and self.depth > 0 and self.contender.key_queue.holder is None
-
-    @property
-    def is_left(self) -> bool:
-        """Whether the claim is lost and its holder has left it, so that nobody releases what a renewal extends."""
-        return self._may_stand_again and self.depth < 1
-
-    @property
-    def _may_stand_again(self) -> bool:
-        """Whether the claim is lost, but its row may still carry it."""
         belief = self.belief
-        return (
-            belief.state is State.LOST and belief.loss is not None and belief.loss.can_be_won_back
-        )
+        may_stand = belief.state is State.LOST and belief.loss and belief.loss.can_be_won_back
+        # With a depth of 0 its holder has left it, and nobody would release it.
+        return bool(may_stand) and self.depth > 0 and self.contender.key_queue.holder is None
 
     @property
     def is_released(self) -> bool:
@@ -483,12 +705,16 @@ class HeldClaim:
         )
 
     def emit_renewed(self, *, won_back: bool = False) -> None:
-        """Emit ``renewed``.
+        """Emit ``renewed``, unless the lock was lost when the answer arrived.
 
         Args:
             won_back: Whether the lease had ended, and the renewal won the lock back.
         """
-        self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
+        # A renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has ended
+        # as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
+        self.note_end()
+        if not self.is_over:
+            self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
 
     def emit_handed_over(self, successor: HeldClaim | None) -> None:
         """Emit ``handed_over``.
@@ -613,11 +839,6 @@ class HeldClaim:
         after = TRANSITIONS.get((before.state, Change.LOSS))
         if after is None and not at_release:
             return False
-        if self.depth < 1 and before.loss is not None and taker and taker.token == self.own.token:
-            # Two renewals are under way when the lease ends and its holder leaves. The first is answered, and the claim is
-            # ended (`release.end_left`); then the row refuses the second, or the release of all the locks that are lost
-            # with this one. It was not broken by force.
-            return False
         self.belief = Belief(after or before.state, loss, taker)
         if before.loss is not None or before.state is State.CONFIRMED:
             return False
@@ -628,7 +849,8 @@ class HeldClaim:
     @property
     def held_for(self) -> float:
         """Seconds for which the lock has been held, as of this step."""
-        return max(0.0, self.shared.now - self.since)
+        now: float = self.shared.now
+        return max(0.0, now - self.since)
 
     # -- renewal ------------------------------------------------------------------------------------
 
@@ -688,242 +910,20 @@ class Proposal:
 # -- claims that are held together -----------------------------------------------------------------
 
 
-class Held:
-    """1 to 100 claims that were acquired by one request: held, renewed and lost together.
+class HeldGroup(Held):
+    """1 to 100 claims that were acquired by one transaction."""
 
-    A loss of one is a loss of all that are not released, and a renewal renews all of those. When one is lost, the
-    rows of the others are not touched: their claims are released by the holder, or expire. Whoever works under them
-    may not know of the loss yet, and nobody else should begin meanwhile.
+    __slots__ = ("_claims",)
 
-    Attributes:
-        claims: All of the claims, including those that were released.
-        shared: State that the locks of the process share.
-        is_group: Whether the claims are acquired, renewed and released by transactions, even if there is only one.
-        rows: The user's rows under the locks, by the lock object that entered; None if there are none.
-        blocks: Number of ``with`` blocks that began with these claims and have not ended.
-        may_go_on: Whether the holder may go on after the release without a block: a thread of a cancelled task, or a holder
-            that does not know that a write whose answer was lost has released the lock.
-        plan: Plan for the next renewal.
-        is_queued: Whether a renewal waits for a thread.
-        renewals_under_way: Number of renewals under way.
-        failure: What the last renewal failed with, without tracebacks; None if it was answered.
-        is_alone: Whether the next renewal is sent by itself, not in a batch, because the last one failed.
-        ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
-    """
+    is_group = True
 
-    __slots__ = (
-        "blocks",
-        "claims",
-        "ended_by_max_hold",
-        "failure",
-        "is_alone",
-        "is_group",
-        "is_queued",
-        "may_go_on",
-        "plan",
-        "renewals_under_way",
-        "rows",
-        "shared",
-    )
-
-    def __init__(self, claims: Sequence[HeldClaim], *, is_group: bool) -> None:
-        self.claims = claims
-        self.shared = claims[0].shared
-        self.is_group = is_group
-        self.rows: dict[object, Any] | None = None
-        self.blocks = 0
-        self.may_go_on = False
-        self.plan = NEVER
-        self.is_queued = False
-        self.renewals_under_way = 0
-        self.failure: BaseException | None = None
-        self.is_alone = False
-        self.ended_by_max_hold: float | None = None
+    def __init__(self, claims: Sequence[HeldClaim]) -> None:
+        super().__init__(claims[0].shared)
+        self._claims = claims
         for claim in claims:
-            claim.together = self
+            claim.group = self
 
     @property
-    def unreleased(self) -> Sequence[HeldClaim]:
-        """Claims that are not released; first those in whose rows another claim was seen.
-
-        In that order an error names the key that was lost in the store, not one that was lost with it.
-        """
-        if not self.is_group:
-            return () if self.claims[0].belief.state is State.RELEASED else self.claims
-        claims = [claim for claim in self.claims if not claim.is_released]
-        return sorted(claims, key=lambda claim: claim.belief.taker is None)
-
-    @property
-    def is_released(self) -> bool:
-        """Whether all of the claims were released."""
-        return not self.unreleased
-
-    @property
-    def ends(self) -> float:
-        """Local time at which the first of the leases ends. Released claims count only if all are released."""
-        if not self.is_group:
-            return self.claims[0].ends
-        return min(claim.ends for claim in self.unreleased or self.claims)
-
-    def held_at(self, now: float) -> bool:
-        """Return whether the holder may believe at a local time that it holds all of the locks."""
-        return all(claim.held_at(now) for claim in self.claims)
-
-    @property
-    def held(self) -> bool:
-        """Whether the holder may believe now that it holds all of the locks."""
-        return self.held_at(self.shared.read_clock())
-
-    @property
-    def remaining(self) -> float:
-        """Seconds for which the holder may still believe that it holds all of the locks; 0 if it may not."""
-        return min(claim.remaining for claim in self.claims)
-
-    def stands_at(self, now: float) -> bool:
-        """Return whether all unreleased claims may still be in their rows: see `HeldClaim.stands_at`."""
-        claims = self.unreleased
-        return bool(claims) and all(claim.stands_at(now) for claim in claims)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether one of the locks was lost, all were released, or they are held by the parent of this fork."""
-        if not self.is_group:
-            return self.claims[0].is_over
-        claims = self.unreleased
-        return not claims or any(claim.is_over for claim in claims)
-
-    @property
-    def loss(self) -> Loss | None:
-        """Why the locks were lost; None if they were not."""
-        return next((loss for claim in self.claims if (loss := claim.loss) is not None), None)
-
-    @property
-    def why(self) -> str:
-        """Why the locks were lost, as text for messages; empty if they were not."""
-        return next((claim.why for claim in self.claims if claim.loss is not None), "")
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Whether a renewal is unanswered: the last one failed, or one is under way."""
-        return self.failure is not None or self.renewals_under_way > 0
-
-    @property
-    def lease(self) -> float:
-        """Shortest lease of the unreleased claims, in seconds; infinity if there are none."""
-        return min((claim.lease for claim in self.unreleased), default=math.inf)
-
-    # -- schedule: inside the monitor ---------------------------------------------------------------
-
-    def start(self, sent: float) -> None:
-        """Schedule the renewals and, if somebody wants to be notified of a loss in time, the end of the lease.
-
-        Otherwise nothing is scheduled: the renewal loop need not run, and the next call notes the end.
-
-        Args:
-            sent: Local time before the request that acquired or renewed the claims was sent.
-        """
-        shared, ends = self.shared, self.ends
-        self.plan_renewal(sent, ends)
-        for claim in self.unreleased:
-            is_notified = claim.contender.on_lost or shared.receivers["lost"]
-            if claim.options.auto_renew or is_notified:
-                shared.schedule.add(self, min(ends, self.plan.at))
-                return
-
-    def stop(self) -> None:
-        """Remove the claims from the schedule if they are over: lost, or all released."""
-        if self.is_over:
-            self.shared.schedule.remove(self)
-
-    def plan_renewal(self, sent: float, ends: float) -> None:
-        """Plan the next renewal, unless a claim is not to be renewed in the background.
-
-        Args:
-            sent: Local time before the request that acquired or renewed the claims was sent.
-            ends: Local time at which the first lease ends.
-        """
-        for claim in self.unreleased:
-            if not claim.options.auto_renew:
-                return
-        self.plan = plan_renewal(sent, ends)
-
-    def due(self) -> float:
-        """Return the local time of the next renewal or, if that comes first, of the end of the lease.
-
-        Infinity if there is nothing left to do.
-        """
-        if self.is_over:
-            return math.inf
-        # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
-        ends = self.ends
-        return min(ends, self.plan.due(ends))
-
-    def early(self) -> float:
-        """Return by how many seconds a renewal may precede its due time, in order to share a request with others."""
-        return EARLY * self.lease
-
-    def is_to_be_renewed(self, ahead: float) -> bool:
-        """Note the end of the lease if it has come; return whether the caller is to start a renewal now.
-
-        The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
-        due in time all the same.
-
-        Args:
-            ahead: Seconds by which the renewal may precede its due time.
-        """
-        shared = self.shared
-        now = shared.now
-        for claim in self.unreleased:
-            claim.note_end()
-        if self.is_over or now + ahead < self.plan.due(self.ends):
-            return False
-        for claim in self.unreleased:
-            if claim.is_over_max_hold(now):
-                max_hold = claim.options.max_hold
-                values = (shown(claim.key), max_hold)
-                text = "%s is held for more than %s s: not renewed"
-                shared.emit(Log("warning", text, values, claim.log_fields))
-                self.plan, self.ended_by_max_hold = NEVER, max_hold
-                return False
-        self.plan = plan_after_sending(now, self.ends, self.lease)
-        # If all workers hang, each due time would queue another renewal without the first condition. Without the
-        # second, an endpoint that does not answer would get another request in each third of a lease, and each would
-        # occupy a worker.
-        if self.is_queued or self.renewals_under_way >= MOST_RENEWALS_UNDER_WAY:
-            return False
-        self.is_queued = True
-        return True
-
-    def plan_after_failure(self, error: BaseException) -> None:
-        """Plan the renewal after one that failed: soon, and by a request of its own."""
-        shared = self.shared
-        self.failure, self.is_alone = error, True
-        # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
-        # their variables refer to.
-        each: BaseException | None = error
-        while each is not None:
-            each.__traceback__ = None
-            each = each.__cause__ or each.__context__
-        self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
-
-    def plan_without_some(self, sent: float) -> None:
-        """Plan the renewal after one that left out some claims, because a write under way may release them.
-
-        It may be refused, too, and then there must be time to renew them. But there is a pause in any case: after a
-        third of what is left of their leases, then after a third of that, and so on, there would be no end of requests.
-
-        Args:
-            sent: Local time before the renewal was sent.
-        """
-        shared, ends = self.shared, self.ends
-        pause = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
-        self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
-
-    def emit_renewed(self, claims: Sequence[HeldClaim]) -> None:
-        """Emit ``renewed``, except for claims that had been lost when the answer arrived."""
-        for claim in claims:
-            # A renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has ended
-            # as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
-            claim.note_end()
-            if not claim.is_over:
-                claim.emit_renewed()
+    def claims(self) -> Sequence[HeldClaim]:
+        """All of the claims, including those that were released."""
+        return self._claims

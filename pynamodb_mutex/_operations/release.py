@@ -16,7 +16,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._operations.events import Log
-from pynamodb_mutex._operations.held import Change, Held, HeldClaim
+from pynamodb_mutex._operations.held import Change, HeldClaim
 from pynamodb_mutex._operations.retry import Attempts, once, retrying
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request, Store
     from pynamodb_mutex._operations.contender import Contender
     from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import Held
     from pynamodb_mutex._operations.local_queue import Turn
     from pynamodb_mutex._operations.shared import Shared
 
@@ -52,14 +53,10 @@ def release(claim: HeldClaim) -> Operation[None]:
     try:
         claim.check("release")
     except MutexLostError:
-        # A renewal of another thread may be under way, and win the lock back: nobody would release it then. So that thread
-        # ends the claim of which the depth is 0 (`HeldClaim.is_left`). The claim stays LOST, not RELEASED: `on_lost`, a
-        # signal handler or another thread may call this, and the holder's block must report the loss.
+        # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody would
+        # release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may call
+        # this, and the holder's block must report the loss.
         claim.depth = max(0, claim.depth - 1)
-        # Or the renewal, or a guarded save, was applied, and its answer came after the end of the lease, but before this
-        # call: its request is over, and the row is locked by this claim for the lease that it granted.
-        if claim.ends > claim.shared.now:
-            yield from end_left([claim])
         raise
     # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
     # if it will have none. That write may have released the lock, and the row may be another's by now. The release
@@ -301,11 +298,10 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         answer = yield from ending.send(build, lambda reply: shows_acquisition(own, reply.claim))
         if shows_acquisition(own, answer.claim):
             successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
-            held = Held((successor,), is_group=False)
             successor.change(Change.BEGIN)
             # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
             successor.note_holder()
-            held.start(first_sent)
+            successor.start(first_sent)
             granted = turn.grant(successor)
             if granted:
                 ending.successor = successor
@@ -354,18 +350,6 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))
         shared.emit(Log("warning", text, shown_values, contender.log_fields))
-
-
-def end_left(claims: Sequence[HeldClaim]) -> Operation[None]:
-    """End lost claims that their holder has left, after a renewal that has had its answer or will have none.
-
-    The release raised the loss and sent nothing, for the lease had ended. If the renewal was applied, or will be, it
-    keeps the key locked for another lease, and nobody would release it. A renewal that is applied after this request
-    is refused.
-    """
-    for claim in claims:
-        if claim.is_left:
-            yield from disown(claim.contender, claim.own)
 
 
 # -- breaking a claim by force ---------------------------------------------------------------------

@@ -19,7 +19,6 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.effects import Send, Start, Wait
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, State
-from pynamodb_mutex._operations.release import end_left
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol import outcome
 from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim
@@ -52,7 +51,9 @@ def renew(held: Held, lease: float | None = None) -> Operation[None]:
         PynamoDBException: If DynamoDB refuses the request, or cannot be reached until the lease ends.
     """
     renewed, won_back = yield from renew_quietly(held, lease)
-    held.emit_renewed([claim for claim in renewed if claim not in won_back])
+    for claim in renewed:
+        if claim not in won_back:
+            claim.emit_renewed()
     if held.is_released:
         # by another thread, while the request was under way
         raise held.claims[0].not_held_error("renew")
@@ -108,8 +109,6 @@ def renew_quietly(
     except PynamoDBException as error:
         _emit_failed(held, error)
         raise
-    finally:
-        yield from end_left(held.claims)
     lost = [claim for claim in held.unreleased if claim.is_over]
     # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
     # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
@@ -406,8 +405,6 @@ def renew_in_background(shared: Shared, several: Sequence[Held]) -> Operation[No
             yield from _renew_alone(standing[0])
         elif standing:
             yield from _renew_by_batch(standing)
-        for held in standing:
-            yield from end_left(held.claims)
     finally:
         for held in several:
             held.renewals_under_way -= 1
@@ -426,7 +423,8 @@ def _renew_alone(held: Held) -> Operation[None]:
             held.plan_without_some(sent)
         elif renewed:
             held.plan_renewal(sent, held.ends)
-        held.emit_renewed(renewed)
+        for claim in renewed:
+            claim.emit_renewed()
 
 
 def _note_failure(held: Held, error: BaseException) -> None:
@@ -524,4 +522,4 @@ def _note_statement(store: Store, held: Held, proposal: Proposal, response: Any)
         return
     held.plan_renewal(proposal.sent, held.ends)
     if renewal is Renewal.APPLIED:
-        held.emit_renewed(held.claims)
+        held.claims[0].emit_renewed()

@@ -19,7 +19,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._operations.held import HeldClaim
+from pynamodb_mutex._operations.held import HeldClaim, State
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
@@ -53,27 +53,28 @@ class Acquisition:
     """
 
     def __init__(
-        self, contender: Contender, patience: float, requests: Attempts | None = None
+        self, contender: Contender, patience: float, whole: Acquisition | None = None
     ) -> None:
         """Make an attempt.
 
         Args:
             contender: The contender that asks for the lock.
             patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
-            requests: Count of requests of a larger attempt, of which this is a part.
+            whole: The larger attempt of which this is a part; None if it is none.
         """
         self.contender = contender
         self.shared = contender.shared
         self.observed = ObservedClaim()
-        self.requests = requests or Attempts()
+        self.requests: Attempts = Attempts() if whole is None else whole.requests
         self._patience = patience
         self._deadline = math.inf
         self._since = math.inf
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self._contended = False
-        # what it has acquired
-        self._claim: HeldClaim | None = None
+        # What takes back what this attempt has done, or may have done, if it fails. Noted before a request is sent, and not
+        # in variables of a step, for Ctrl-C may come within a step, too.
+        self._undo: list[Callable[[], Operation[None]]] = [] if whole is None else whole._undo
 
     # -- the attempt as a whole ---------------------------------------------------------------------
 
@@ -85,20 +86,16 @@ class Acquisition:
         """
         self.begin()
         try:
-            # Not in a variable of this step, which an interrupted one does not set, such as that in which a fair waiter ends.
-            self._claim = yield from self._once() if self._patience == 0 else self._in_line()
-            claim = self._claim
+            claim = yield from self._once() if self._patience == 0 else self._in_line()
             if claim is not None:
                 note(claim)
                 # before any other event of this acquisition
                 claim.emit_acquired(self._since, self.requests.count)
                 yield from delivered([claim])
         except BaseException as error:
-            if self._claim is not None:
-                # Ctrl-C in a receiver, or in a log handler while it writes the warning about a dead holder, or within this
-                # step. It is raised by ``acquire``, so its caller cannot know that it holds the lock, and would never
-                # release it.
-                yield from _release_unwanted(self._claim)
+            # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
+            # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
+            yield from undone(self._undo)
             self._emit_not_acquired(error)
             raise
         if claim is None:
@@ -139,33 +136,21 @@ class Acquisition:
         queue, now = self.contender.queue, self.shared.now
         local = queue.holder
         turn: Turn[HeldClaim, Contender] = Turn(queue, self.contender, Wakeup())
-        claim: HeldClaim | None = None
-        granted: HeldClaim | None = None
-        try:
-            # Inside, for Ctrl-C may come within a step, too. A turn that nobody takes out of the queue would keep the
-            # waiters behind it waiting, or be handed the lock, for ever.
-            # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
-            turn.enter(now, polls_first=local is None or not local.held_at(now))
-            claim = yield from self._wait(turn)
-            granted = yield from _leave_line(turn)
-            if granted is None:
-                return claim
-            if claim is None:
-                # The thread that hands a lock over does not renew a claim that came out too short, which would delay
-                # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
-                # and a loss is reported as for any held lock.
-                yield from self._renew_if_short(granted)
-                return granted
-            # Several keys would do: another one was handed over while our poll acquired this one.
-            yield from _release_unwanted(granted)
-        except BaseException:
-            # The interruption may have come at any effect above: before there was a claim, during a hand-over, or while
-            # a claim that is not needed was being released. So each claim is released, unless it was.
-            granted = granted or (yield from _leave_line(turn))
-            for unwanted in (claim, granted):
-                if unwanted is not None and not unwanted.is_released:
-                    yield from _release_unwanted(unwanted)
-            raise
+        self._undo.append(partial(_undo_turn, turn))
+        # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
+        turn.enter(now, polls_first=local is None or not local.held_at(now))
+        claim = yield from self._wait(turn)
+        granted = yield from _leave_line(turn)
+        if granted is None:
+            return claim
+        if claim is None:
+            # The thread that hands a lock over does not renew a claim that came out too short, which would delay
+            # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
+            # and a loss is reported as for any held lock.
+            yield from self._renew_if_short(granted)
+            return granted
+        # Several keys would do: another one was handed over while our poll acquired this one.
+        yield from take_back(granted)
         return claim
 
     def _wait(self, turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
@@ -323,6 +308,7 @@ class Acquisition:
         attempts = Attempts()
 
         def build() -> Request:
+            self.requests.count += 1
             end, granted = own.propose(shared.now, store.bounds, lease)
             return self._request(own, contender.values(granted, end), shared.now)
 
@@ -333,43 +319,37 @@ class Acquisition:
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
-        claim: HeldClaim | None = None
-        try:
-            answer = yield from retrying(
-                shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
-            )
-            if answer.claim.token == own.token:
-                # Refuses, for example, a version with a fraction, to which the write added 1. The claim is ended below.
-                answer.claim.check()
-            if not shows_acquisition(own, answer.claim):
-                # Nothing to disown: an earlier attempt whose answer was lost has not been applied, or its claim
-                # has ended since. One that is still on its way may be applied later. A request that is sent
-                # now could not prevent that, since it would arrive first; the claim that the late attempt
-                # then makes ends with its lease. Noted before `_see`, which may raise.
-                attempts.first_sent = math.inf
-                self._see(answer)
-                return None
-            # Also if refused: the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
-            # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed.
-            # Counted from 9 s, our lease would last 9 s longer on the local clock than the row says, and
-            # another could hold the lock meanwhile. So it counts from the first attempt that may have been
-            # applied.
-            sent = min(attempts.first_sent, answer.sent)
-            claim = self._claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
-            failure = yield from self._renew_if_short(claim)
-            if claim.stands_at(shared.now):
-                claim.begin()
-                claim.start(sent)
-                return claim
-            yield from self._give_up(own, claim)
-            given_up, claim, attempts.first_sent = claim, None, math.inf
-            raise_if_out_of_time(failure, given_up, self._deadline)
-        except BaseException:
-            if claim is not None or attempts.maybe_applied:
-                yield from undone(partial(self._give_up, own, claim))
-            raise
-        finally:
-            self.requests.count += attempts.count
+        self._undo.append(partial(_end_write, contender, own, attempts))
+        answer = yield from retrying(
+            shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
+        )
+        if answer.claim.token == own.token:
+            # Refuses, for example, a version with a fraction, to which the write added 1. The claim is ended.
+            answer.claim.check()
+        if not shows_acquisition(own, answer.claim):
+            # Nothing to take back: an earlier attempt whose answer was lost has not been applied, or its claim
+            # has ended since. One that is still on its way may be applied later. A request that is sent
+            # now could not prevent that, since it would arrive first; the claim that the late attempt
+            # then makes ends with its lease. Noted before `_see`, which may raise.
+            self._undo.pop()
+            self._see(answer)
+            return None
+        # Also if refused: the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
+        # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed.
+        # Counted from 9 s, our lease would last 9 s longer on the local clock than the row says, and
+        # another could hold the lock meanwhile. So it counts from the first attempt that may have been
+        # applied.
+        sent = min(attempts.first_sent, answer.sent)
+        claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
+        self._undo[-1] = partial(take_back, claim)
+        failure = yield from self._renew_if_short(claim)
+        if claim.stands_at(shared.now):
+            claim.begin()
+            claim.start(sent)
+            return claim
+        yield from take_back(claim)
+        self._undo.pop()
+        raise_if_out_of_time(failure, claim, self._deadline)
         return None
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
@@ -409,10 +389,10 @@ class Acquisition:
                 return error
         return None
 
-    def _give_up(self, own: OwnClaim, claim: HeldClaim | None) -> Operation[None]:
-        if claim is not None:
-            claim.forget()
-        yield from disown(self.contender, own)
+
+def is_handed_out(claim: HeldClaim) -> bool:
+    """Return whether somebody may count on a claim, so that it ends by a release."""
+    return claim.belief.state not in {State.CONFIRMED, State.RELEASED}
 
 
 def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline: float) -> None:
@@ -426,50 +406,55 @@ def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline
         raise failure
 
 
-def undone(undo: Callable[[], Operation[None]]) -> Operation[None]:
-    """Take back what an attempt may have done; once more from the beginning, if that is interrupted.
+def undone(steps: Sequence[Callable[[], Operation[None]]]) -> Operation[None]:
+    """Take back what an attempt has done, or may have done; once more from the beginning, if that is interrupted.
 
     A task is cancelled while it awaits the answer to its last request, and the attempt then ends by itself: the request
     has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the first request of
     the undo, before that is sent.
     """
     try:
-        yield from undo()
+        for step in steps:
+            yield from step()
     except BaseException:
-        yield from undo()
+        for step in steps:
+            yield from step()
         raise
+
+
+def take_back(claim: HeldClaim) -> Operation[None]:
+    """End a claim that nobody will use. If that is interrupted, it can be called again."""
+    if is_handed_out(claim):
+        with suppress(PynamoDBException):  # it is reported, and the claim expires
+            yield from release(claim)
+        return
+    claim.forget()
+    # Also if it was released: the first call was interrupted before that request was sent. The belief has ended, so it
+    # cannot be released again; the claim is ended by its token, if it is there still.
+    yield from disown(claim.contender, claim.own)
 
 
 def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
-    """Leave the local queue; return the lock if it was handed over.
-
-    If a hand-over to this turn is under way, this waits for the outcome. If that wait is interrupted, the turn leaves
-    all the same. Either the hand-over ends later: then the thread that hands over finds the turn gone, and releases
-    the lock. Or it has just ended: then nobody else would release the lock, so this does.
-    """
-    try:
-        # Also after the deadline: the write that hands over may have been applied, and the claim is ours then. Not in a child
-        # that a signal handler forks meanwhile, and that is to end: the thread that hands over does not exist there.
-        while turn.promised_by is not None and not turn.contender.shared.inherited:
-            yield Wait(wakeup=turn.wakeup)
-    except BaseException:
-        granted = turn.leave()
-        if granted is not None:
-            yield from _release_unwanted(granted)
-        raise
+    """Leave the local queue; return the lock if it was handed over."""
+    # If a hand-over to this turn is under way, wait for its outcome. Also after the deadline: the write may have been
+    # applied, and the claim is ours then. Not in a child that a signal handler forks meanwhile, and that is to end: the
+    # thread that hands over does not exist there.
+    while turn.promised_by is not None and not turn.contender.shared.inherited:
+        yield Wait(wakeup=turn.wakeup)
     return turn.leave()
 
 
-def _release_unwanted(claim: HeldClaim) -> Operation[None]:
-    try:
-        with suppress(PynamoDBException):  # it is reported, and the claim expires
-            yield from release(claim)
-    except BaseException:
-        # A task is cancelled while its poll acquires one of several keys, and another one is handed over to it. The
-        # cancellation is thrown at the next effect, which is the release of that one, before that is sent. The release
-        # has ended the belief, so it cannot be repeated; the claim is ended by its token, if it is there still.
-        yield from disown(claim.contender, claim.own)
-        raise
+def _undo_turn(turn: Turn[HeldClaim, Contender]) -> Operation[None]:
+    """Leave the local queue, and take back what was handed over. A turn that stays would keep all behind it waiting."""
+    granted = yield from _leave_line(turn)
+    if granted is not None:
+        yield from take_back(granted)
+
+
+def _end_write(contender: Contender, own: OwnClaim, attempts: Attempts) -> Operation[None]:
+    """End the claim that an acquiring write without an answer may have made."""
+    if attempts.maybe_applied:
+        yield from disown(contender, own)
 
 
 def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | None:

@@ -67,7 +67,7 @@ class FairAcquisition(Acquisition):
             self.contender.key_queue.unwatch(wakeup)
             # Also after an interruption: otherwise the waiters behind the entry would wait for its turn, until it
             # counts as dead. After the lock was acquired, this sends nothing.
-            yield from undone(self._leave)
+            yield from undone([self._leave])
         return claim
 
     def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:

@@ -19,6 +19,7 @@ from pynamodb_mutex._operations.acquire import (
     Acquisition,
     claim_in_the_way,
     delivered,
+    is_handed_out,
     raise_if_out_of_time,
     undone,
 )
@@ -223,7 +224,8 @@ class AcquisitionOfSeveral:
         self._store: Store = contenders[0].store
         self._requests = Attempts()
         self._contended = False
-        # what the last transaction has acquired
+        # the attempts at the last transaction, and what it has acquired
+        self._writes = Attempts()
         self._claims: Sequence[HeldClaim] = ()
 
     @property
@@ -249,15 +251,20 @@ class AcquisitionOfSeveral:
                     claim.emit_acquired(self._since, self._requests.count)
                 yield from delivered(held.claims)
         except BaseException as error:
-            if self._claims:
-                # See `Acquisition.run`. If they were given up already, they are not held, and nothing is sent.
-                with suppress(PynamoDBException):
-                    yield from release_several(self._claims[0].together)
+            yield from undone([self._undo])  # see `Acquisition.run`
             self._emit_not_acquired(error)
             raise
         if held is None:
             self._emit_not_acquired(None)
         return held
+
+    def _undo(self) -> Operation[None]:
+        """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
+        if any(is_handed_out(claim) for claim in self._claims):
+            with suppress(PynamoDBException):
+                yield from release_several(self._claims[0].together)
+        elif self._writes.maybe_applied:
+            yield from self._give_up()
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         waited = max(0.0, self.shared.now - self._since)
@@ -298,7 +305,9 @@ class AcquisitionOfSeveral:
             for member in self._members:
                 member.contender.key_queue.unwatch(wakeup)
 
-    def _poll_until_deadline(self, wakeup: Wakeup, *, others_wait: bool) -> Operation[HeldGroup | None]:
+    def _poll_until_deadline(
+        self, wakeup: Wakeup, *, others_wait: bool
+    ) -> Operation[HeldGroup | None]:
         shared = self.shared
         # If others come first there has been no try yet: so there is one in any case, even at the deadline.
         while others_wait or shared.now < self._deadline:
@@ -374,54 +383,48 @@ class AcquisitionOfSeveral:
 
     def _take(self) -> Operation[HeldGroup | None]:
         """Send the transaction; return None if another holds one of the locks."""
-        attempts = Attempts()
+        self._writes = attempts = Attempts()
         before: dict[int, RawItem] = {}
 
         def build() -> Request:
             # Each attempt has a ClientRequestToken of its own: it proposes other ends than the one before, and DynamoDB
             # refuses a token that comes again with another content. So a retry is not recognised by that token, but
             # by ours in the rows.
+            self._requests.count += 1
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
             return self._store.transact(
                 items, {CLIENT_REQUEST_TOKEN: self.shared.new_request_token()}
             )
 
-        try:
-            while True:
-                for member in self._members:
-                    member.start_anew()
-                answer = yield from retrying(
-                    self.shared,
-                    build,
-                    self._deadline,
-                    about=self._members[0].contender,
-                    attempts=attempts,
-                )
-                ours = self._ours(answer)
-                if all(ours):
-                    return (yield from self._begin(attempts, answer.sent))
-                if any(ours):
-                    # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
-                    # hold that lock: the caller must not. Nobody else would release the other locks.
-                    yield from self._give_up()
-                    attempts.first_sent = math.inf
-                    continue
-                # None of the attempts has been applied, and a late one cannot be prevented: see `Acquisition.take`.
+        while True:
+            for member in self._members:
+                member.start_anew()
+            answer = yield from retrying(
+                self.shared,
+                build,
+                self._deadline,
+                about=self._members[0].contender,
+                attempts=attempts,
+            )
+            ours = self._ours(answer)
+            if all(ours):
+                return (yield from self._begin(attempts, answer.sent))
+            if any(ours):
+                # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
+                # hold that lock: the caller must not. Nobody else would release the other locks.
+                yield from self._give_up()
                 attempts.first_sent = math.inf
-                refused = {self._members[place]: item for place, item in answer.refused.items()}
-                if self._is_blocked(refused, answer.received) or answer.refused == before:
-                    return None
-                # No row shows a running claim: it was refused for a fencing token that is not lower than ours, or for
-                # an end that we did not know to have passed. Both are known now, so the next transaction may be
-                # applied. If the same rows refuse it again, whatever the reason, it is left to the next poll: this
-                # loop checks neither the timeout nor blocking=False.
-                before = dict(answer.refused)
-        except BaseException:
-            if attempts.maybe_applied:
-                yield from undone(self._give_up)
-            raise
-        finally:
-            self._requests.count += attempts.count
+                continue
+            # None of the attempts has been applied, and a late one cannot be prevented: see `Acquisition.take`.
+            attempts.first_sent = math.inf
+            refused = {self._members[place]: item for place, item in answer.refused.items()}
+            if self._is_blocked(refused, answer.received) or answer.refused == before:
+                return None
+            # No row shows a running claim: it was refused for a fencing token that is not lower than ours, or for
+            # an end that we did not know to have passed. Both are known now, so the next transaction may be
+            # applied. If the same rows refuse it again, whatever the reason, it is left to the next poll: this
+            # loop checks neither the timeout nor blocking=False.
+            before = dict(answer.refused)
 
     def _ours(self, answer: Answer) -> list[bool]:
         """Return for each row that refused the transaction whether it carries our claim; none if it was applied.
@@ -535,9 +538,7 @@ class AcquisitionOfAny(Acquisition):
 
     def __init__(self, contender: ContenderForAny, patience: float) -> None:
         super().__init__(contender, patience)
-        self._attempts = [
-            Acquisition(each, patience, self.requests) for each in contender.each.values()
-        ]
+        self._attempts = [Acquisition(each, patience, self) for each in contender.each.values()]
         self._polled = False
 
     def begin(self) -> None:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
-from pynamodb_mutex._operations.release import release_several
-from pynamodb_mutex._operations.renew import ensure_all_held, renew
+from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._operations.renew import ensure_held, renew
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
 from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._runtime.process import current_process
@@ -647,7 +647,7 @@ class LockGroup(HandleOfSeveral, Lock["Held"]):
         return held
 
     def _releasing(self, held: Held) -> Operation[None]:
-        return release_several(held)
+        return release(held)
 
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:
@@ -655,10 +655,9 @@ class LockGroup(HandleOfSeveral, Lock["Held"]):
         return renew(self._current("renew"), lease)
 
     def _ensuring(self, at_least: float) -> Operation[None]:
-        claims = self._current("ensure_held").unreleased
-        for claim in claims:
-            check_at_least(at_least, claim.lease)
-        return ensure_all_held(claims, at_least)
+        held = self._current("ensure_held")
+        check_at_least(at_least, held.lease)
+        return ensure_held(held, at_least)
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
         return MutexNotHeldError(f"{what}: {self._names} are not held", key=self._locks[0].key)

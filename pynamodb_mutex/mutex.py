@@ -24,7 +24,7 @@ from pynamodb_mutex._operations.options import (
     made,
 )
 from pynamodb_mutex._operations.release import force, release
-from pynamodb_mutex._operations.renew import ensure_held, renew_claim
+from pynamodb_mutex._operations.renew import ensure_held, renew
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._runtime.callers import caller
@@ -357,7 +357,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:
             check_lease(lease)
-        return renew_claim(self._current("renew"), lease)
+        return renew(self._current("renew"), lease)
 
     def _ensuring(self, at_least: float) -> Operation[None]:
         check_at_least(at_least, self._options.lease)

@@ -380,7 +380,7 @@ class Acquisition:
         shared = self.shared
         if claim.ends - shared.now < TOO_SHORT * claim.options.lease:
             try:
-                yield from renew(claim.together)
+                yield from renew(claim)
             except PynamoDBException as error:
                 # It may still be ours, for what is left.
                 text = "short claim of %s not renewed: %s"

@@ -27,7 +27,7 @@ from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import contended, not_acquired
 from pynamodb_mutex._operations.held import HeldClaim, HeldGroup
-from pynamodb_mutex._operations.release import disown, release_several
+from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim, ObservedClaim, OwnClaim
@@ -262,7 +262,7 @@ class AcquisitionOfSeveral:
         """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
         if any(is_handed_out(claim) for claim in self._claims):
             with suppress(PynamoDBException):
-                yield from release_several(self._claims[0].together)
+                yield from release(self._claims[0].together)
         elif self._writes.maybe_applied:
             yield from self._give_up()
 

@@ -191,6 +191,11 @@ class Held(ABC):
         self.ended_by_max_hold: float | None = None
 
     @property
+    def together(self) -> Held:
+        """What is held, renewed and lost as one with this: its group, or itself."""
+        return self
+
+    @property
     @abstractmethod
     def claims(self) -> Sequence[HeldClaim]:
         """All of the claims, including those that were released."""

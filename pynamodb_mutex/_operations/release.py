@@ -42,48 +42,13 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Shared
 
 
-def release(claim: HeldClaim) -> Operation[None]:
-    """Release one claim, or hand it over to the next waiter of this process.
+def release(held: Held) -> Operation[None]:
+    """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
+
+    Several are released by one transaction or, if that is refused, one by one.
 
     Raises:
-        MutexLostError: If it had been lost.
-        MutexNotHeldError: If it is not held here.
-        PynamoDBException: If DynamoDB refuses or cannot be reached. The claim then expires with its lease.
-    """
-    try:
-        claim.check("release")
-    except MutexLostError:
-        # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody would
-        # release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may call
-        # this, and the holder's block must report the loss.
-        claim.depth = max(0, claim.depth - 1)
-        raise
-    # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
-    # if it will have none. That write may have released the lock, and the row may be another's by now. The release
-    # below is then refused at its first attempt, and that is no loss.
-    ending = Ending(claim, claim.ends)
-    if not leave(claim, "release"):
-        return
-    shared, options = claim.shared, claim.options
-    # `next_in_line` promises the lock to a waiter, who waits until the promise is kept or taken back. Whatever is
-    # raised from here on, `leave_queue` takes it back.
-    try:
-        turn = claim.contender.queue.next_in_line(claim, options.poll, shared.now, shared.uniform)
-        if turn is not None:
-            turn.given_by = shared.runner
-        if turn is None or not (yield from _hand_over(ending, turn)):
-            yield from ending.send(ending.request)
-    except BaseException as error:
-        _note_released([ending], error)
-        raise
-    _note_released([ending], None)
-
-
-def release_several(held: Held) -> Operation[None]:
-    """Release claims that are held together: by one transaction or, if that is refused, one by one.
-
-    Raises:
-        MutexLostError: If one had been lost; the others are released.
+        MutexLostError: If one had been lost. The others are released.
         MutexNotHeldError: If one is not held here.
         PynamoDBException: If DynamoDB refuses or cannot be reached. The claims then expire with their leases.
     """
@@ -96,19 +61,33 @@ def release_several(held: Held) -> Operation[None]:
         for claim in claims:
             claim.check("release")
     except MutexLostError as error:
+        if not held.is_group:
+            # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
+            # would release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may
+            # call this, and the holder's block must report the loss.
+            claims[0].depth = max(0, claims[0].depth - 1)
+            raise
         # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
         # waiting. They are released one by one, because the row that was lost would refuse a transaction.
         lost = error
     runs_until = min(claim.ends for claim in claims)
+    # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
+    # if it will have none. That write may have released the lock, and the row may be another's by now. The release
+    # below is then refused at its first attempt, and that is no loss.
     all_endings = [Ending(claim, runs_until) for claim in claims]
     endings = [ending for ending in all_endings if leave(ending.claim, "release")]
+    # What a hand-over has promised to a waiter, who waits until the promise is kept or taken back, `leave_queue` takes
+    # back, whatever is raised from here on.
     try:
-        if endings and (lost is not None or not (yield from _send_together(endings))):
-            for ending in endings:
-                try:
-                    yield from ending.send(ending.request)
-                except MutexLostError as error:
-                    lost = lost or error
+        if held.is_group:
+            is_ended = not endings or (lost is None and (yield from _send_together(endings)))
+        else:
+            is_ended = not endings or (yield from _hand_over_to_next(endings[0]))
+        for ending in [] if is_ended else endings:
+            try:
+                yield from ending.send(ending.request)
+            except MutexLostError as error:
+                lost = lost or error
     except BaseException as error:
         _note_released(endings, error)
         raise
@@ -252,6 +231,17 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
             first = min(ending.attempts.first_sent, attempts.first_sent)
             ending.attempts.first_sent = first
     return answer.applied
+
+
+def _hand_over_to_next(ending: Ending) -> Operation[bool]:
+    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
+    claim, shared = ending.claim, ending.claim.shared
+    poll = claim.options.poll
+    turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)
+    if turn is None:
+        return False
+    turn.given_by = shared.runner
+    return (yield from _hand_over(ending, turn))
 
 
 def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bool]:

@@ -43,38 +43,23 @@ def renew(held: Held, lease: float | None = None) -> Operation[None]:
     """Renew now, and emit ``renewed``. A lease that has ended is won back if nobody has taken the lock since.
 
     Args:
-        held: What to renew.
+        held: What to renew. A claim of a group is renewed with the others.
         lease: Seconds; None for each lock's own.
 
     Raises:
         MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
         PynamoDBException: If DynamoDB refuses the request, or cannot be reached until the lease ends.
     """
-    renewed, won_back = yield from renew_quietly(held, lease)
+    if held.is_released:
+        # of a group the claims that are not released are renewed, as if this one were held
+        raise held.claims[0].not_held_error("renew")
+    renewed, won_back = yield from renew_quietly(held.together, lease)
     for claim in renewed:
         if claim not in won_back:
             claim.emit_renewed()
     if held.is_released:
         # by another thread, while the request was under way
         raise held.claims[0].not_held_error("renew")
-
-
-def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
-    """Renew a claim, and those that are held together with it.
-
-    Args:
-        claim: The claim.
-        lease: Seconds; None for each lock's own.
-
-    Raises:
-        MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
-        PynamoDBException: As `renew`.
-    """
-    # `renew` checks the claims that are not released. If this one was released, and the others were not, it
-    # would renew those and return, as if this one were held.
-    claim.check_renewable()
-    yield from renew(claim.together, lease)
-    claim.check_renewable()
 
 
 def renew_quietly(
@@ -133,34 +118,26 @@ def renew_quietly(
     return renewed, won_back
 
 
-def ensure_held(claim: HeldClaim, at_least: float) -> Operation[None]:
-    """Check that a claim is held, and renew it if less than ``at_least`` seconds are left of its lease.
+def ensure_held(held: Held, at_least: float) -> Operation[None]:
+    """Check that all is held, and renew it if less than ``at_least`` seconds are left of a lease.
 
     Raises:
         MutexNotHeldError: If it is not held here, or a write may have released it; MutexLostError if it is lost.
         PynamoDBException: As `renew`.
     """
-    _check_held(claim)
-    if claim.ends - claim.shared.now < at_least:
-        yield from renew(claim.together)
+    _check_held(held)
+    if held.ends - held.shared.now < at_least:
+        yield from renew(held)
         # another thread may have released it while the request was under way
-        _check_held(claim)
+        _check_held(held)
 
 
-def _check_held(claim: HeldClaim) -> None:
-    claim.check("ensure_held")
-    if claim.belief.state is not State.HELD:
-        msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
-        raise MutexNotHeldError(msg, key=claim.key)
-
-
-def ensure_all_held(claims: Sequence[HeldClaim], at_least: float) -> Operation[None]:
-    """Check that all claims are held, and renew them if less than ``at_least`` seconds are left of one's lease.
-
-    For the errors see `ensure_held`.
-    """
-    for claim in claims:
-        yield from ensure_held(claim, at_least)
+def _check_held(held: Held) -> None:
+    for claim in held.unreleased or held.claims:
+        claim.check("ensure_held")
+        if claim.belief.state is not State.HELD:
+            msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
+            raise MutexNotHeldError(msg, key=claim.key)
 
 
 def _renew_once(

@@ -197,7 +197,7 @@ class Acquisition:
             MutexAlreadyHeldError: If the wait would never end. For one that ends by its deadline, or with a lease, there
                 is at most a warning: see `refuse_wait`.
         """
-        contender, holder = self.contender, self._stalled_holder()
+        contender, holder = self.contender, self.contender.stalled_holder()
         stalled, ends = None, -math.inf
         if holder is not None:
             stalled, ends = holder.contender, holder.ends_by
@@ -211,10 +211,6 @@ class Acquisition:
                 stalled, ends = giver.contender, math.inf
         if stalled is not None:
             refuse_wait(contender, stalled, ends, self._deadline)
-
-    def _stalled_holder(self) -> Any:
-        """Return the claim of the lock's local holder, if this wait keeps it from being released."""
-        return self.contender.stalled_holder()
 
     def _emit_contended(self) -> None:
         self._contended = True

@@ -171,7 +171,7 @@ class FairAcquisition(Acquisition):
 
     def _check_self_wait(self) -> None:
         """Refuse a wait that keeps the holder from ever releasing the lock: see `Acquisition`."""
-        stalled = self._stalled_holder() if self._patience > 0 else None
+        stalled = self.contender.stalled_holder() if self._patience > 0 else None
         if stalled is not None:
             refuse_wait(self.contender, stalled.contender, stalled.ends_by, self._deadline)
 

@@ -530,6 +530,14 @@ class ContenderForAny(Contender):
         """Return the contender for the key that a local holder hands over."""
         return self.each[key]
 
+    def stalled_holder(self) -> Any:
+        """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.
+
+        If one lock has no such holder, it may become free, and the wait can end.
+        """
+        stalled = [each.stalled_holder() for each in self.each.values()]
+        return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
+
 
 class AcquisitionOfAny(Acquisition):
     """An attempt to acquire one of several locks, until a deadline."""
@@ -559,14 +567,6 @@ class AcquisitionOfAny(Acquisition):
 
     def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
         return min(attempt.free_at for attempt in self._attempts)
-
-    def _stalled_holder(self) -> Any:
-        """Return the first of the local holders' claims to end, if this wait keeps all of them from being released.
-
-        If one lock has no such holder, it may become free, and the wait can end.
-        """
-        stalled = [each.stalled_holder() for each in self.contender.each.values()]
-        return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
 
     def poll(self) -> Operation[HeldClaim | None]:
         """Try once: acquire one of the locks that may be free, usually by one request.

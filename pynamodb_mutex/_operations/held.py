@@ -491,7 +491,7 @@ class HeldClaim(Held):
     @property
     def unreleased(self) -> Sequence[HeldClaim]:
         """This claim, unless it was released."""
-        return () if self.is_released else (self,)
+        return () if self.belief.state is State.RELEASED else (self,)
 
     @property
     def state(self) -> State:
@@ -699,6 +699,8 @@ class HeldClaim(Held):
             since: Local time at which the caller asked for the lock.
             attempts: Number of requests that were sent for it.
         """
+        if not self.abandoned_by and not self.shared.hears("acquired"):
+            return
         self.emit(
             "acquired",
             waited=max(0.0, self.since - since),
@@ -718,7 +720,7 @@ class HeldClaim(Held):
         # A renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has ended
         # as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
         self.note_end()
-        if not self.is_over:
+        if not self.is_over and self.shared.hears("renewed"):
             self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
 
     def emit_handed_over(self, successor: HeldClaim | None) -> None:

@@ -287,7 +287,10 @@ class Turn(Generic[H, C]):
         `is_due` and `waits_until` both ask here. If a wait ended before the time at which the poll is due, the waiter
         would wake, find nothing to do, and wait for the same past instant, again and again.
         """
-        due = min(self.queue.polls_at(self), self._asks_in_silence(deadline))
+        due = self.queue.polls_at(self)
+        if due == -math.inf:
+            return due
+        due = min(due, self._asks_in_silence(deadline))
         # The first in line polls once more at its deadline: the claim of a local holder may have been broken by force,
         # which this process may not know yet.
         return min(due, deadline) if self.queue.leads(self) else due

@@ -56,26 +56,16 @@ def release(held: Held) -> Operation[None]:
     if not claims:
         # another thread has released them since the caller checked, or a receiver of `acquired` has
         raise held.claims[0].not_held_error("release")
-    lost: MutexLostError | None = None
-    try:
-        for claim in claims:
-            claim.check("release")
-    except MutexLostError as error:
-        if not held.is_group:
-            # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
-            # would release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may
-            # call this, and the holder's block must report the loss.
-            claims[0].depth = max(0, claims[0].depth - 1)
-            raise
-        # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
-        # waiting. They are released one by one, because the row that was lost would refuse a transaction.
-        lost = error
-    runs_until = min(claim.ends for claim in claims)
-    # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
-    # if it will have none. That write may have released the lock, and the row may be another's by now. The release
-    # below is then refused at its first attempt, and that is no loss.
-    all_endings = [Ending(claim, runs_until) for claim in claims]
-    endings = [ending for ending in all_endings if leave(ending.claim, "release")]
+    lost = _loss_before(held)
+    endings: list[Ending] = []
+    runs_until = held.ends
+    for claim in claims:
+        # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
+        # if it will have none. That write may have released the lock, and the row may be another's by now. The release
+        # below is then refused at its first attempt, and that is no loss.
+        ending = Ending(claim, runs_until)
+        if leave(claim, "release"):
+            endings.append(ending)
     # What a hand-over has promised to a waiter, who waits until the promise is kept or taken back, `leave_queue` takes
     # back, whatever is raised from here on.
     try:
@@ -94,6 +84,29 @@ def release(held: Held) -> Operation[None]:
     _note_released(endings, None)
     if lost is not None:
         raise lost
+
+
+def _loss_before(held: Held) -> MutexLostError | None:
+    """Return the loss of one of several claims, of which the others are to be released all the same; None for no loss.
+
+    Raises:
+        MutexLostError: If a claim that is held by itself had been lost.
+        MutexNotHeldError: If a claim is not held here.
+    """
+    try:
+        for claim in held.unreleased:
+            claim.check("release")
+    except MutexLostError as error:
+        if held.is_group:
+            # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
+            # waiting. They are released one by one, because the row that was lost would refuse a transaction.
+            return error
+        # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
+        # would release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may
+        # call this, and the holder's block must report the loss.
+        held.claims[0].depth = max(0, held.claims[0].depth - 1)
+        raise
+    return None
 
 
 def leave(claim: HeldClaim, what: str) -> bool:
@@ -130,10 +143,10 @@ def _note_released(endings: Sequence[Ending], error: BaseException | None) -> No
         claim = ending.claim
         if claim.belief.loss is not None:
             continue  # ``lost`` was emitted as its end
-        if ending.successor is None:
-            claim.emit("released", held_for=claim.held_for, error=error)
-        else:
+        if ending.successor is not None:
             claim.emit_handed_over(ending.successor)
+        elif error is not None or claim.shared.hears("released"):
+            claim.emit("released", held_for=claim.held_for, error=error)
 
 
 class Ending:

@@ -88,7 +88,7 @@ def retrying(
     Raises:
         PynamoDBException: The last failure, once it is too late to retry, or one that cannot pass.
     """
-    retries = Retries(shared.now, until)
+    begun, retries = shared.now, None
     made = attempts or Attempts()
     failures = 0
     while True:
@@ -116,6 +116,7 @@ def retrying(
             made.first_sent = before
         if not reply.transient:
             raise reply.error
+        retries = retries or Retries(begun, until)
         at = retries.next(shared.now, shared.uniform, answered=reply.answered)
         if at is None:
             raise reply.error

@@ -51,6 +51,7 @@ class Shared(ABC):
         uniform: The source of randomness.
         random_bits: Returns 80 random bits or more, in hexadecimal digits, never the same in two processes.
         receivers: The receivers of each signal, by its name.
+        logs_details: Returns whether log records of level debug are written.
         inherited: Whether this is the state of a parent process, seen from its forked child.
         outbox: Events that the runner is to deliver when it has left the monitor.
         schedule: The schedule of renewals.
@@ -65,6 +66,7 @@ class Shared(ABC):
         uniform: Uniform,
         random_bits: Callable[[], str],
         receivers: Mapping[str, Mapping[Any, Any]],
+        logs_details: Callable[[], bool],
     ) -> None:
         self.now = read_clock()
         self.blocks = True
@@ -72,6 +74,7 @@ class Shared(ABC):
         self.uniform = uniform
         self.random_bits = random_bits
         self.receivers = receivers
+        self.logs_details = logs_details
         self.inherited = False
         self.outbox: list[Event] = []
         self.schedule = RenewalSchedule()
@@ -96,6 +99,10 @@ class Shared(ABC):
         """
         thread, blocks = runner
         return thread == self.this_thread() and (blocks or self.blocks)
+
+    def hears(self, name: str) -> bool:
+        """Return whether anybody receives a signal, or the log is written in detail; if not, no event need be made."""
+        return bool(self.receivers[name]) or self.logs_details()
 
     def emit(self, event: Event) -> None:
         """Queue an event for delivery after this step."""

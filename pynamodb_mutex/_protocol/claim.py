@@ -231,6 +231,7 @@ class OwnClaim:
     """
 
     __slots__ = (
+        "_known",
         "_numbers",
         "_reach",
         "expires_at",
@@ -251,6 +252,8 @@ class OwnClaim:
         self.writes = 0
         self.term = NO_TERM
         self._numbers: tuple[int, ...] = ()
+        # the latest result of `ends`, after what it follows from; replaced as a whole, as these are
+        self._known: tuple[Term, Bounds | None, float] = (NO_TERM, None, NO_TERM.ends)
         # local time until which a request sent so far may let this holder believe, whatever became of it
         self._reach = -math.inf
 
@@ -322,8 +325,12 @@ class OwnClaim:
         # The second one ends the belief of a holder whose clock stood still: it acquires with a lease of 10 s, the
         # machine is suspended for an hour, and by its clock 1 s has passed. The answer to the next request, about
         # whatever row, raises the upper bound by an hour, and so beyond the limit.
-        term = self.term
-        return term.ends if bounds is None else min(term.ends, bounds.reaches(term.limit))
+        known = self._known
+        if known[0] is not self.term or known[1] is not bounds:
+            term = self.term
+            ends = term.ends if bounds is None else min(term.ends, bounds.reaches(term.limit))
+            known = self._known = term, bounds, ends
+        return known[2]
 
     def saw(self, end: float | None) -> None:
         """Note an end that a row showed, so that the next one proposed is later. It does not extend the belief."""

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pynamodb_mutex")
 
+logs_details = partial(_log.isEnabledFor, logging.DEBUG)
+"""Returns whether log records of level debug are written."""
+
 MOST_UNDELIVERED = 1000
 """Most events of renewals that wait for a slow receiver. Further ones are dropped."""
 
@@ -151,10 +154,7 @@ def deliver_aside(process: State, events: Sequence[Event]) -> None:
     thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
     """
     _report_losses(process, events)
-    # most renewals leave nothing to be done: no thread is woken for them
-    is_quiet = all(isinstance(event, LockEvent) and event.name == "renewed" for event in events)
-    if not is_quiet or RECEIVERS["renewed"] or _log.isEnabledFor(logging.DEBUG):
-        process.reporter.post(partial(_deliver_others, process, events))
+    process.reporter.post(partial(_deliver_others, process, events))
 
 
 def _report_losses(process: State, events: Sequence[Event]) -> None:

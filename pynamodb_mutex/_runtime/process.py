@@ -20,7 +20,7 @@ from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._runtime.clock import read_clock
-from pynamodb_mutex._runtime.notifications import RECEIVERS
+from pynamodb_mutex._runtime.notifications import RECEIVERS, logs_details
 from pynamodb_mutex._runtime.threads import Threads, Workers, WorkersByEndpoint
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Process(Shared):
     """
 
     def __init__(self) -> None:
-        super().__init__(read_clock, random.uniform, _random_bits, RECEIVERS)
+        super().__init__(read_clock, random.uniform, _random_bits, RECEIVERS, logs_details)
         # Reentrant, because a signal handler runs on a thread that may be inside already. With a plain lock it would
         # wait for ever for the step that it interrupted; so it gets in, and finds `_is_stepping` set.
         self.monitor = threading.RLock()

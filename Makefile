@@ -128,7 +128,7 @@ docs: $(VENV)/.installed ## build the documentation into build/docs, and count i
 # The tests of the wheel run isolated and outside the checkout: the package they find is the installed one. Of the
 # checkout they find dev/ alone, by a link.
 newest: WHEEL_TESTS = api/locks/test_mutex
-lowest: WHEEL_TESTS = api/locks/test_mutex operations/test_renewal_batches dynamodb/test_create_table
+lowest: WHEEL_TESTS = api/locks/test_mutex dynamodb/test_create_table
 IN_WHEEL = cd build/wheel && ../$@/bin/python -I
 TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath='build/wheel tests/support' -p no:cacheprovider \
 	-m 'not (local or lengthy)' $(WHEEL_TESTS:%=../../tests/%.py)

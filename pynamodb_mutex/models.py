@@ -25,7 +25,11 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT
+from pynamodb_mutex._dynamodb.connection import (
+    CONNECT_TIMEOUT,
+    POOL_CONNECTIONS,
+    READ_TIMEOUT,
+)
 from pynamodb_mutex._dynamodb.keys import check_key, key_of
 from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._operations.options import check_retention
@@ -44,7 +48,7 @@ _log = logging.getLogger("pynamodb_mutex")
 _TIGHT = {
     "connect_timeout_seconds": CONNECT_TIMEOUT,
     "read_timeout_seconds": READ_TIMEOUT,
-    "max_pool_connections": 50,
+    "max_pool_connections": POOL_CONNECTIONS,
 }
 """Meta of a lock table, by default. With PynamoDB's own timeouts one request that hangs could outlast a lease."""
 

@@ -77,7 +77,7 @@ def _keep_greenlet(thread: threading.Thread) -> None:
 threading.Thread._bootstrap_inner = _keep_greenlet
 
 # An engine on a busy machine may stall for longer than locks wait for an answer, and what is sent again then is not
-# what a test counts. Not much longer, for locks of 30 s are to be renewed by batches.
+# what a test counts.
 connection.READ_TIMEOUT = models._TIGHT["read_timeout_seconds"] = 8.0
 LockItem.Meta.read_timeout_seconds = 8.0
 

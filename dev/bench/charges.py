@@ -40,8 +40,6 @@ def units(operation: str, body: dict[str, Any]) -> Units:
             return Units(write=1)
         case "TransactWriteItems":
             return Units(write=2 * len(body["TransactItems"]))
-        case "BatchExecuteStatement":
-            return Units(write=len(body["Statements"]))
         case "GetItem" | "Query" | "Scan":
             return Units(read=_of_a_read(body))
         case "BatchGetItem":

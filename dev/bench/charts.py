@@ -205,8 +205,7 @@ def _many(found: dict[str, Any]) -> Any:
     for name, latency in dict.fromkeys((run["library"], run["latency"]) for run in runs):
         own = [run for run in runs if (run["library"], run["latency"]) == (name, latency)]
         locks = [run["locks"] for run in own]
-        apart = "," in name
-        style = "^:" if apart else _STYLES.get(latency, "o-")
+        style = _STYLES.get(latency, "o-")
         options = {"color": _color(name), "label": f"{name}, {latency} ms"}
         panels[0].plot(locks, [100 * run["cpu_share"] for run in own], style, **options)
         panels[1].plot(locks, [run["requests"] for run in own], style, **options)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ from dev.faultproxy import (
 )
 from pynamodb_mutex.testing import Engine
 
-_WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems", "BatchExecuteStatement"}
+_WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
 _CLAIM = ("token", "version", "expires_at", "writes", "lease", "ttl")
 _WRITTEN = ("last", "read", "count", "ticks", "by", "fence")
 _KEYS = {"locks": "key", "rows": "name"}
@@ -125,8 +124,6 @@ class Ledger:
                 for kind, request in item.items()
                 if kind != "ConditionCheck"
             ]
-        if exchange.op == "BatchExecuteStatement":
-            requests = [_addressed(statement) for statement in body["Statements"]]
         for request in requests:
             if "TableName" not in request or not ("Key" in request or "Item" in request):
                 continue
@@ -167,14 +164,6 @@ class Ledger:
         """Return the client that holds a key according to the store; None if it is free."""
         row = self.states.get((table, key), {})
         return self.owners.get(row["token"]) if row.get("expires_at") else None
-
-
-def _addressed(statement: Body) -> Body:
-    """Return the table and key of an update in PartiQL, as in a request for one row."""
-    table, changes, key = re.match(
-        r'UPDATE "(.+?)" (.+) WHERE "(.+?)" = \?', statement["Statement"]
-    ).groups()
-    return {"TableName": table, "Key": {key: statement["Parameters"][changes.count("?")]}}
 
 
 def _number(text: str) -> float:

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import random
-from contextlib import ExitStack
 from typing import Any
 
 from dev.chaos.tables import SEMAPHORE, Tables, Written, control_of
 from pynamodb_mutex import Mutex, Semaphore
-from pynamodb_mutex._runtime.process import current_process
 
 POLL = (0.02, 0.2)
 
@@ -27,7 +25,6 @@ class Section:
     Attributes:
         way: Name of this way of locking.
         names: Names of the rows that are locked.
-        lingers: Probability of a wait of up to a lease before a write.
         locks: Token and fencing token of each lock that was acquired, by name.
         rows: The rows as they were read, by name.
         controls: The unguarded controls as they were read, by name of the row.
@@ -35,7 +32,6 @@ class Section:
     """
 
     way = ""
-    lingers = 1 / 16
 
     def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
         self.tables, self.names = tables, names
@@ -159,50 +155,6 @@ class MutexSection(KeysSection):
         return [self.lock]
 
 
-class ApartSection(MutexSection):
-    """Two mutexes that are acquired one after the other and held for a while, so that their renewals go in one batch.
-
-    The row of one of them is written. All workers acquire the two in the same order, to avoid a deadlock.
-    """
-
-    way = "apart"
-    lingers = 1 / 2
-
-    def make_lock(self) -> Any:
-        store = current_process().store(self.tables.locks)
-        # The library sends no batch with a lease so short that one hung batch could cost it, nor after a batch was
-        # denied. Here it is to send them in any case.
-        store.connection.hangs_for, store.batches = 0.0, True
-        self._apart = {
-            name: Mutex.for_key(name, model=self.tables.locks, **self.options)
-            for name in sorted(self.names)
-        }
-        return self._apart[self.names[0]]
-
-    def acquire(self) -> bool:
-        self.lock = self.make_lock()
-        with ExitStack() as stack:
-            for mutex in self._apart.values():
-                if not mutex.acquire():
-                    return False
-                stack.callback(mutex.release)
-            stack.pop_all()
-        self.locks = {
-            name: (mutex.token, mutex.fencing_token) for name, mutex in self._apart.items()
-        }
-        self.names = self.names[:1]
-        return True
-
-    def release(self) -> None:
-        with ExitStack() as stack:
-            for mutex in self._apart.values():
-                stack.callback(mutex.release)
-
-    @property
-    def held(self) -> bool:
-        return not self.released and all(mutex.held for mutex in self._apart.values())
-
-
 class PermitSection(MutexSection):
     """A permit of a semaphore; the plain row of the permit that was acquired is written."""
 
@@ -280,7 +232,6 @@ WAYS: dict[str, type[Section]] = {
     each.way: each
     for each in (
         MutexSection,
-        ApartSection,
         KeysSection,
         PermitSection,
         RowSection,

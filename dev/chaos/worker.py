@@ -119,12 +119,8 @@ class Worker:
 
     def _section(self) -> None:
         chance = self.chance
-        way = chance.choice(
-            ["mutex", "mutex", "apart", "keys", "permit", "permit", "row", "row", "many"]
-        )
-        asked = {"mutex": MUTEXES, "apart": MUTEXES, "keys": MUTEXES, "permit": PERMITS}.get(
-            way, ROWS
-        )
+        way = chance.choice(["mutex", "mutex", "keys", "permit", "permit", "row", "row", "many"])
+        asked = {"mutex": MUTEXES, "keys": MUTEXES, "permit": PERMITS}.get(way, ROWS)
         names = chance.sample(asked, 1 if way in {"mutex", "row"} else 2)
         section = self.take(way, names, timeout=15, auto_renew=chance.random() < 0.8)
         if section is None:
@@ -158,7 +154,7 @@ class Worker:
         if not self.read(section):
             return
         for _ in range(chance.randrange(1, 4)):
-            longest = self.lease if chance.random() < section.lingers else 0.06
+            longest = self.lease if chance.random() < 1 / 16 else 0.06
             time.sleep(chance.uniform(0, longest))
             if self.forks:
                 self.forks -= 1

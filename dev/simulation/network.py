@@ -382,13 +382,6 @@ class Network:
                         part[table] = {**asked, "Keys": some}
             data = apply(operation, {"RequestItems": done}, as_of) if done else {"Responses": {}}
             return {**data, "UnprocessedKeys": left}
-        if operation == "BatchExecuteStatement":
-            statements = kwargs["Statements"]
-            chosen = [rng.random() < 0.5 for _ in statements]
-            some = [each for each, is_done in zip(statements, chosen, strict=True) if is_done]
-            answers = iter(apply(operation, {"Statements": some})["Responses"] if some else ())
-            busy = {"Error": {"Code": "ThrottlingError", "Message": "simulated"}}
-            return {"Responses": [next(answers) if is_done else busy for is_done in chosen]}
         return apply(operation, kwargs, as_of)
 
     def _apply_and_answer(self, exchange: Exchange, back: float, wake: Callable[..., None]) -> None:

@@ -76,8 +76,6 @@ def renamed(part: Any, suffix: str) -> Any:
             # The engine may have seen it minutes ago, when the same schedule was replayed. It would take the
             # transaction for a repetition, and not apply it.
             made[name] = uuid.uuid5(uuid.NAMESPACE_OID, value + suffix).hex
-        elif name == "Statement" and isinstance(value, str):
-            made[name] = value.replace('" SET', f'{suffix}" SET', 1)
         elif name in BY_TABLE and isinstance(value, dict):
             made[name] = {table + suffix: renamed(each, suffix) for table, each in value.items()}
         else:

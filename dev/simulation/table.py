@@ -4,10 +4,10 @@
 `Refusal`. A call is one instant: all that a request changes is written at once. Delays, lost answers, the clocks of
 DynamoDB's hosts and late reads are up to `network`.
 
-Where DynamoDB and its emulators differ, this follows DynamoDB Local, with four exceptions for which it follows Amazon's
-documentation. PartiQL brings numbers into canonical form too. A transaction or a batch that names a row twice is
-refused before any part of it is evaluated. An update in a transaction that does not fit its row cancels the
-transaction, with a reason for each part. And an update cannot give a key attribute of an index another type.
+Where DynamoDB and its emulators differ, this follows DynamoDB Local, with three exceptions for which it follows Amazon's
+documentation. A transaction or a batch that names a row twice is refused before any part of it is evaluated. An update
+in a transaction that does not fit its row cancels the transaction, with a reason for each part. And an update cannot
+give a key attribute of an index another type.
 
 Operations and parameters that are not supported raise NotImplementedError, because a guess would make the tests prove
 the guess. The size of items is limited, that of requests and of answers other than pages is not. `expressions` says
@@ -30,14 +30,12 @@ from dev.simulation.expressions import (
     updated,
 )
 from dev.simulation.pages import query, scan
-from dev.simulation.partiql import Statement, statement_of
 from dev.simulation.storage import Key, Table
 from dev.simulation.values import (
     LARGEST_ITEM,
     Item,
     Refusal,
     UnfitError,
-    canonical,
     canonical_item,
     check_known,
     copy_item,
@@ -73,20 +71,6 @@ class _Change(NamedTuple):
     paths: Sequence[Path]
 
 
-class _Executed(NamedTuple):
-    """The result of a statement in PartiQL, before anything is written.
-
-    Attributes:
-        answer: The answer to it.
-        row: The table and key that it names; None if that is not known.
-        change: The change that it would make; None if it is refused.
-    """
-
-    answer: dict[str, Any]
-    row: tuple[str, Key] | None
-    change: _Change | None
-
-
 _ALWAYS = {"TableName", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"}
 _PLACEHOLDERS = {"ExpressionAttributeNames", "ExpressionAttributeValues"}
 _CONDITIONAL = (
@@ -107,7 +91,6 @@ _DESCRIBED = {
     "Tags",
 }
 _UNDERSTOOD = {
-    "BatchExecuteStatement": {"Statements", "ReturnConsumedCapacity"},
     "BatchGetItem": {"RequestItems", "ReturnConsumedCapacity"},
     "BatchGetItem of a table": {"Keys", "ConsistentRead"} | _PROJECTED,
     "BatchWriteItem": {"RequestItems", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"},
@@ -183,7 +166,6 @@ class Tables:
             "Scan": lambda request, as_of: scan(self._table(request["TableName"]), request, as_of),
         }
         self._others: dict[str, Callable[[Any], dict[str, Any]]] = {
-            "BatchExecuteStatement": self._batch_execute,
             "BatchWriteItem": self._batch_write,
             "CreateTable": self._create_table,
             "DeleteItem": functools.partial(self._write, "Delete"),
@@ -489,57 +471,6 @@ class Tables:
             unprocessed.setdefault(name, []).append(write)
         return {"UnprocessedItems": unprocessed}
 
-    # -- PartiQL --------------------------------------------------------------------------------
-
-    def _batch_execute(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a BatchExecuteStatement: updates in PartiQL, each with its own condition and outcome."""
-        _check_understood("BatchExecuteStatement", request)
-        statements = request["Statements"]
-        if not 0 < len(statements) <= _MOST_WRITTEN:
-            raise invalid("Member must have length less than or equal to 25, and not be empty")
-        executed = [self._execute(each) for each in statements]
-        rows = [each.row for each in executed if each.row is not None]
-        if len(set(rows)) < len(rows):
-            raise invalid(_DUPLICATES)
-        for each in executed:
-            if each.change is not None:
-                self._apply([each.change])
-        return {"Responses": [each.answer for each in executed]}
-
-    def _execute(self, given: Mapping[str, Any]) -> _Executed:
-        """Return the change that a statement would make, and the answer to it; nothing is written."""
-        parameters = [canonical(value) for value in given.get("Parameters", ())]
-        values = {f":{at}": value for at, value in enumerate(parameters)}
-        try:
-            statement = statement_of(
-                given["Statement"], tuple([kind for value in parameters for kind in value])
-            )
-            if statement.parameters != len(parameters):
-                raise invalid("Number of parameters in request and statement don't match.")
-            table = self._table(statement.table)
-            named = _key_of(statement, table, values)
-        except Refusal as refusal:
-            return _Executed(_failed(refusal), None, None)
-        answer: dict[str, Any] = {"TableName": table.name}
-        row = None
-        try:
-            key = table.key_of(named)
-            row = (table.name, key)
-            _check_keeps_key(statement.update, table)
-            old = table.read(key)
-            # unlike UpdateItem, an UPDATE in PartiQL creates no row
-            _check_condition(statement.condition, old, values, given, makes=False)
-            new = _after_update(table, key, old, statement.update, values)
-        except Refusal as refusal:
-            return _Executed(answer | _failed(refusal), row, None)
-        item = ((old if statement.when == "OLD" else new) or {}) if statement.when else {}
-        if statement.which == "MODIFIED":
-            names = statement.update.names
-            item = {name: value for name, value in item.items() if name in names}
-        if item:
-            answer["Item"] = copy_item(item)
-        return _Executed(answer, row, _Change(table, key, old, new, statement.update.paths))
-
 
 # -- helpers of writes --------------------------------------------------------------------------
 
@@ -555,12 +486,7 @@ def _check_keeps_key(update: Update, table: Table) -> None:
 
 
 def _check_condition(
-    condition: Condition | None,
-    old: Item | None,
-    values: Values,
-    request: Mapping[str, Any],
-    *,
-    makes: bool = True,
+    condition: Condition | None, old: Item | None, values: Values, request: Mapping[str, Any]
 ) -> None:
     """Refuse a write if its condition does not hold.
 
@@ -569,13 +495,8 @@ def _check_condition(
         old: The present row; None if there is none.
         values: Values of the placeholders.
         request: The request, which says whether the refusal is to carry the row.
-        makes: Whether the write creates a row that does not exist; else it is refused then.
     """
-    if old is None and not makes:
-        holds = False
-    else:
-        holds = condition is None or condition.holds(old or {}, values)
-    if not holds:
+    if condition is not None and not condition.holds(old or {}, values):
         asked = request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
         item = copy_item(old) if asked and old is not None else None
         raise Refusal("ConditionalCheckFailedException", "The conditional request failed", item)
@@ -588,37 +509,3 @@ def _after_update(table: Table, key: Key, old: Item | None, update: Update, valu
         raise UnfitError("Item size to update has exceeded the maximum allowed size")
     table.check_indexed(new)
     return new
-
-
-def _key_of(statement: Statement, table: Table, values: Values) -> Item:
-    """Return the key that a statement names in its WHERE clause, as typed attributes."""
-    named: Item = {}
-    equal = statement.equalities()
-    for name, kind in table.key.items():
-        given = [values[placeholder] for placeholder in equal.get(name, ())]
-        if not given:
-            raise invalid(
-                "Where clause does not contain a mandatory equality on all key attributes"
-            )
-        if any(value != given[0] for value in given):
-            raise invalid(f"Multiple conditions on same key {name}.")
-        if kind not in given[0]:
-            raise invalid(
-                "Key attribute's data type should match its data type in table's schema: "
-                f"Key {name}"
-            )
-        named[name] = given[0]
-    return named
-
-
-_CODES = {
-    "ConditionalCheckFailedException": "ConditionalCheckFailed",
-    "ResourceNotFoundException": "ResourceNotFound",
-    "ValidationException": "ValidationError",
-}
-
-
-def _failed(refusal: Refusal) -> dict[str, Any]:
-    """Return the part of a batch's answer for a statement that was refused."""
-    old = {} if refusal.item is None else {"Item": refusal.item}
-    return {"Error": {"Code": _CODES[refusal.code], "Message": refusal.message, **old}}

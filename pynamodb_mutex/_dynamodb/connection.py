@@ -64,6 +64,11 @@ CONNECT_TIMEOUT = 1.0
 READ_TIMEOUT = 2.0
 """Seconds. See `CONNECT_TIMEOUT`."""
 
+POOL_CONNECTIONS = 50
+"""Connections of a client that stay open for the next request, at least: one for each of the library's own threads that
+send requests, and some for the application's. botocore closes any further one after its request, with a warning in the
+log, and the next request pays for a TLS handshake. PynamoDB's default is 10."""
+
 _REFUSED = "ConditionalCheckFailedException"
 _ERRORS: dict[str, type[PynamoDBException]] = {
     "UpdateItem": UpdateError,
@@ -71,7 +76,6 @@ _ERRORS: dict[str, type[PynamoDBException]] = {
     "DeleteItem": DeleteError,
     "GetItem": GetError,
     "BatchGetItem": GetError,
-    "BatchExecuteStatement": UpdateError,
     "Scan": ScanError,
     "TransactWriteItems": TransactWriteError,
 }
@@ -104,7 +108,6 @@ class Connection:
 
     Attributes:
         retries: Whether botocore retries failed requests by itself, as a caller has set it up.
-        hangs_for: Seconds after which a request without an answer fails, at most.
         is_open: Whether the client has been made, so that region and endpoint are known.
         server: What is known of the endpoint's time; nothing as long as the connection is not open.
         region: Region that requests are sent to; None as long as the connection is not open.
@@ -131,7 +134,6 @@ class Connection:
         self._model = model
         connect = self._tight(meta.connect_timeout_seconds, CONNECT_TIMEOUT)
         read = self._tight(meta.read_timeout_seconds, READ_TIMEOUT)
-        self.hangs_for = connect + read
         self._make = partial(
             TableConnection,
             meta.table_name,
@@ -141,7 +143,7 @@ class Connection:
             connect_timeout_seconds=connect,
             read_timeout_seconds=read,
             max_retry_attempts=0,
-            max_pool_connections=meta.max_pool_connections,
+            max_pool_connections=max(meta.max_pool_connections or 0, POOL_CONNECTIONS),
             extra_headers=meta.extra_headers,
         )
         self._credentials = _credentials_of(model)

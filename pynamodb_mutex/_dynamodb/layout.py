@@ -266,11 +266,6 @@ class Layout:
         )
         return InvalidRowError(msg, attribute=attribute, key=key)
 
-    def end(self, raw: RawItem) -> float | None:
-        """Return the end of the claim, in server time, in a row or a part of one; None if it shows no end."""
-        value = raw.get(self.expires_at.attr_name, {}).get("N")
-        return None if value is None else float(value)
-
     def data(self, raw: RawItem | None) -> Any:
         """Return the caller's payload in a row; None if there is none, or the row is a user's.
 

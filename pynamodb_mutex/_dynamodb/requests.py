@@ -7,23 +7,16 @@ values and makes the request that is sent; what a refusal means is decided in `p
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb.constants import (
-    CONDITION_EXPRESSION,
-    EXPRESSION_ATTRIBUTE_NAMES,
     EXPRESSION_ATTRIBUTE_VALUES,
     KEY,
-    RETURN_VALUES_ON_CONDITION_FAILURE,
-    TABLE_NAME,
-    UPDATE_EXPRESSION,
 )
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._dynamodb.layout import CLAIM, OWN, SLOT, slot
-from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 
 if TYPE_CHECKING:
@@ -68,53 +61,6 @@ class Template:
         if self._constants or filled:
             request[EXPRESSION_ATTRIBUTE_VALUES] = {**self._constants, **filled}
         return request
-
-
-class Statement:
-    """An update as a PartiQL statement of a batch: the same change as a template's, on the same condition.
-
-    Args:
-        update: The template. It may only set attributes to values, on comparisons that are all joined by AND.
-        key: Stored names of the attributes of the primary key.
-    """
-
-    def __init__(self, update: Template, key: Sequence[str]) -> None:
-        fixed = update._fixed
-        names: dict[str, str] = fixed[EXPRESSION_ATTRIBUTE_NAMES]
-        slots = {placeholder: (kind, name) for placeholder, kind, name in update._slots}
-        # The values in the order of their question marks: those of the changes, then those of the condition.
-        order: list[tuple[str, str]] = []
-
-        def spelled(placeholder: re.Match[str]) -> str:
-            if placeholder[0] in names:
-                return _quoted(names[placeholder[0]])
-            order.append(slots[placeholder[0]])
-            return "?"
-
-        # "SET #0 = :0, #1 = :1" becomes "SET a = ? SET b = ?": PartiQL repeats the SET.
-        changes = re.sub(r"[#:]\w+", spelled, fixed[UPDATE_EXPRESSION].replace(", ", " SET "))
-        self._changes = len(order)
-        condition = re.sub(r"[#:]\w+", spelled, re.sub("[()]", "", fixed[CONDITION_EXPRESSION]))
-        where = " AND ".join([*(f"{_quoted(name)} = ?" for name in key), condition])
-        table = _quoted(fixed[TABLE_NAME])
-        self._text = f"UPDATE {table} {changes} WHERE {where} RETURNING MODIFIED NEW *"
-        self._key = key
-        self._order = order
-
-    def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the statement for one key, with its serialised values."""
-        filled = [{kind: values[name]} for kind, name in self._order]
-        # In the text, the key stands between the changes and the condition.
-        filled[self._changes : self._changes] = [key[name] for name in self._key]
-        return {
-            "Statement": self._text,
-            "Parameters": filled,
-            RETURN_VALUES_ON_CONDITION_FAILURE: "ALL_OLD",
-        }
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Once(Generic[T]):
@@ -321,14 +267,6 @@ class Requests:
         layout = self._layout
         lease = layout.lease.set(slot("N", "lease"))
         return [layout.expires_at.set(slot("N", "end")), lease, *layout.dated()]
-
-    @Once
-    def renew_in_batch(self) -> Statement:
-        """Renew in the same way, as one of several statements of a request."""
-        layout = self._layout
-        key = (hash_key_name(layout.model), range_key_name(layout.model))
-        attributes = layout.model.get_attributes()
-        return Statement(self.renew, [attributes[name].attr_name for name in key if name])
 
     @Once
     def release(self) -> Template:

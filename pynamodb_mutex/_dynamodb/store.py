@@ -63,11 +63,7 @@ class Request:
 
 
 class Store:
-    """The rows of one model, as this process reaches them.
-
-    Attributes:
-        batches: Whether renewals may be sent in batches: true until one turns out not to be understood, or not allowed.
-    """
+    """The rows of one model, as this process reaches them."""
 
     def __init__(
         self,
@@ -80,7 +76,6 @@ class Store:
         self.connection = Connection(model, server_times, now)
         self.layout = Layout(model)
         self.requests = Requests(self.layout, self.connection.table)
-        self.batches = True
         self._numbers = _Numbers()
         self._date: tuple[str | None, float] = (None, 0.0)
         self._through: Store | None = None
@@ -295,10 +290,6 @@ class Store:
                 # Templates ask for it as single writes. An item of a transaction has no such parameter.
                 kwargs.pop("ReturnValues", None)
         return Request(self, "TransactWriteItems", {"TransactItems": items, **options})
-
-    def execute(self, statements: list[dict[str, Any]]) -> Request:
-        """Return the request that executes up to 25 statements, each with an outcome of its own."""
-        return Request(self, "BatchExecuteStatement", {"Statements": statements})
 
     def scan(self, start: RawItem | None = None, limit: int | None = None) -> Request:
         """Return the request that reads the rows with a claim, running or expired, from one page of the table.

@@ -23,7 +23,6 @@ from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
 from pynamodb_mutex._protocol.schedule import (
-    EARLY,
     MOST_RENEWALS_UNDER_WAY,
     NEVER,
     plan_after_failure,
@@ -158,7 +157,6 @@ class Held(ABC):
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
         failure: What the last renewal failed with, without tracebacks; None if it was answered.
-        is_alone: Whether the next renewal is sent by itself, not in a batch, because the last one failed.
         ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
     """
 
@@ -166,7 +164,6 @@ class Held(ABC):
         "blocks",
         "ended_by_max_hold",
         "failure",
-        "is_alone",
         "is_queued",
         "may_go_on",
         "plan",
@@ -187,7 +184,6 @@ class Held(ABC):
         self.is_queued = False
         self.renewals_under_way = 0
         self.failure: BaseException | None = None
-        self.is_alone = False
         self.ended_by_max_hold: float | None = None
 
     @property
@@ -311,24 +307,17 @@ class Held(ABC):
         ends = self.ends
         return min(ends, self.plan.due(ends))
 
-    def early(self) -> float:
-        """Return by how many seconds a renewal may precede its due time, in order to share a request with others."""
-        return EARLY * self.lease
-
-    def is_to_be_renewed(self, ahead: float) -> bool:
+    def is_to_be_renewed(self) -> bool:
         """Note the end of the lease if it has come; return whether the caller is to start a renewal now.
 
         The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
         due in time all the same.
-
-        Args:
-            ahead: Seconds by which the renewal may precede its due time.
         """
         shared = self.shared
         now = shared.now
         for claim in self.unreleased:
             claim.note_end()
-        if self.is_over or now + ahead < self.plan.due(self.ends):
+        if self.is_over or now < self.plan.due(self.ends):
             return False
         for claim in self.unreleased:
             if claim.is_over_max_hold(now):
@@ -348,9 +337,9 @@ class Held(ABC):
         return True
 
     def plan_after_failure(self, error: BaseException) -> None:
-        """Plan the renewal after one that failed: soon, and by a request of its own."""
+        """Plan the renewal after one that failed: soon."""
         shared = self.shared
-        self.failure, self.is_alone = error, True
+        self.failure = error
         # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
         # their variables refer to.
         each: BaseException | None = error

@@ -1,4 +1,4 @@
-"""Renewal of leases: of one claim, of claims that are held together, and of many locks by one request.
+"""Renewal of leases: of one claim, and of claims that are held together.
 
 A renewal moves the end of a claim in its row later, on condition that the row still carries our claim. The first
 section is what a holder calls, the second is the loop that renews in the background.
@@ -21,20 +21,20 @@ from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, State
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol import outcome
-from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim
-from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.claim import TOO_SHORT
+from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import Renewal
-from pynamodb_mutex._protocol.schedule import MOST_TOGETHER, RENEWALS_PER_LEASE
 from pynamodb_mutex.exceptions import MutexNotHeldError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamodb_mutex._dynamodb.answers import Answer
-    from pynamodb_mutex._dynamodb.store import Request, Store
-    from pynamodb_mutex._operations.effects import Effect, Operation
+    from pynamodb_mutex._dynamodb.store import Request
+    from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import Held, HeldClaim, Proposal
     from pynamodb_mutex._operations.shared import Shared
+    from pynamodb_mutex._protocol.claim import Claim
 
 # -- renewal by the holder -------------------------------------------------------------------------
 
@@ -216,7 +216,15 @@ def _outcome(
 ) -> Renewal:
     """Note the outcome of a renewal, and return it."""
     if not held.is_group:
-        return note_renewal(claims[0], proposals[0], answer.claim, applied=answer.applied)
+        claim, proposal, row = claims[0], proposals[0], answer.claim
+        renewal = outcome.renewal(claim.own, proposal.end, row, applied=answer.applied)
+        if renewal is Renewal.APPLIED:
+            claim.extend(proposal)
+        elif renewal is Renewal.LOST:
+            _note_refusal(claim, row)
+        elif renewal is Renewal.AGAIN:
+            claim.own.saw(row.expires_at)
+        return renewal
     shown_claims = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
     renewals = {
         at: outcome.renewal(claims[at].own, proposals[at].end, claim, applied=False)
@@ -236,25 +244,6 @@ def _outcome(
             # the claim of this row alone, while the claims of the others are not renewed yet.
             claims[at].own.saw(shown_claims[at].expires_at)
     return Renewal.LOST if held.is_over else Renewal.AGAIN
-
-
-def note_renewal(claim: HeldClaim, proposal: Proposal, row: Claim, *, applied: bool) -> Renewal:
-    """Note the outcome of the renewal of one claim, and return it.
-
-    Args:
-        claim: The claim.
-        proposal: What the renewal proposed.
-        row: What the row shows.
-        applied: Whether the renewal's condition held.
-    """
-    renewal = outcome.renewal(claim.own, proposal.end, row, applied=applied)
-    if renewal is Renewal.APPLIED:
-        claim.extend(proposal)
-    elif renewal is Renewal.LOST:
-        _note_refusal(claim, row)
-    elif renewal is Renewal.AGAIN:
-        claim.own.saw(row.expires_at)
-    return renewal
 
 
 def _note_refusal(claim: HeldClaim, row: Claim) -> None:
@@ -312,191 +301,63 @@ def renewal_loop(shared: Shared) -> Operation[None]:
                 idle_since = shared.now
             elif shared.now - idle_since >= LINGER:
                 return
-            first: Any = schedule.take_due(shared.now)
-            if first is None:
+            held: Any = schedule.take_due(shared.now)
+            if held is None:
                 # Set for the time of the wait only: a lock that is due earlier rings the wake-up, and what is
                 # scheduled while the loop runs is found by it anyway.
                 schedule.wakes_at = min(schedule.next_due(), shared.now + LONGEST_SLEEP)
                 yield Wait(schedule.wakes_at, schedule.wakeup)
                 schedule.wakes_at = -math.inf
-                continue
-            members = [first]
-            if _batch_of(first) is not None:
-                members += schedule.take_soon_due(first, shared.now)
-            yield from _handle(shared, members)
+            elif _handle(held):
+                endpoint = held.claims[0].store.connection.endpoint
+                yield Start(renew_in_background(held), endpoint)
     finally:
         # In the step that decides to end. Otherwise a lock scheduled right after that step would count on a loop
         # that ends, start no other, and expire.
         schedule.loop = None
 
 
-def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
-    """Handle locks that are due together; return the effects that start their renewals, by few requests."""
-    batches: dict[object, list[Held]] = {}
-    for held in members:
-        # If its handling raises, it is due again in a second. At once, the loop would spin; never, the lock would
-        # expire without a report.
-        due = shared.now + LONGEST_SLEEP
-        try:
-            batch = _batch_of(held) if len(members) > 1 else None
-            # ahead of its time only if it may share a request with the others
-            is_to_be_renewed = held.is_to_be_renewed(0.0 if batch is None else held.early())
-            due = held.due()
-        except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one
-            shared.emit(Log("exception", "what was due could not be done: %r", (error,)))
-        else:
-            if is_to_be_renewed:
-                batches.setdefault(held if batch is None else batch, []).append(held)
-        shared.schedule.put_back(held, max(due, shared.now + SHORTEST_SLEEP))
-    return [
-        Start(
-            renew_in_background(shared, together[start : start + MOST_TOGETHER]),
-            together[0].claims[0].store.connection.endpoint,
-        )
-        for together in batches.values()
-        for start in range(0, len(together), MOST_TOGETHER)
-    ]
+def _handle(held: Held) -> bool:
+    """Handle a lock that is due: plan what comes next; return whether the caller is to start a renewal."""
+    shared = held.shared
+    # If its handling raises, it is due again in a second. At once, the loop would spin; never, the lock would
+    # expire without a report.
+    due = shared.now + LONGEST_SLEEP
+    is_to_be_renewed = False
+    try:
+        is_to_be_renewed = held.is_to_be_renewed()
+        due = held.due()
+    except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one
+        shared.emit(Log("exception", "what was due could not be done: %r", (error,)))
+    shared.schedule.put_back(held, max(due, shared.now + SHORTEST_SLEEP))
+    return is_to_be_renewed
 
 
-def _batch_of(held: Held) -> Store | None:
-    """Return the store of a lock that may be renewed together with others of that store; None if only by itself.
-
-    By itself if it needs a transaction, if its last renewal failed, or if its lease is so short that a batch which
-    hangs until its timeout might leave nothing of it.
-    """
-    store = held.claims[0].store
-    if held.is_group or held.is_alone or not store.batches:
-        return None
-    return store if held.lease >= RENEWALS_PER_LEASE * store.connection.hangs_for else None
-
-
-def renew_in_background(shared: Shared, several: Sequence[Held]) -> Operation[None]:
-    """Send one renewal for one or more locks, and plan the next; a lock whose renewal fails is due again soon."""
-    for held in several:
-        held.is_queued = False
-        held.renewals_under_way += 1
+def renew_in_background(held: Held) -> Operation[None]:
+    """Send one renewal, and plan the next; a lock whose renewal fails is due again soon."""
+    held.is_queued = False
+    held.renewals_under_way += 1
     try:
         # what was released or lost while this waited for a thread is not renewed
-        standing = [held for held in several if held.stands_at(shared.now)]
-        if len(standing) == 1:
-            yield from _renew_alone(standing[0])
-        elif standing:
-            yield from _renew_by_batch(standing)
+        if held.stands_at(held.shared.now):
+            yield from _renew_and_plan(held)
     finally:
-        for held in several:
-            held.renewals_under_way -= 1
-            shared.schedule.refresh(held)
+        held.renewals_under_way -= 1
+        held.shared.schedule.refresh(held)
 
 
-def _renew_alone(held: Held) -> Operation[None]:
+def _renew_and_plan(held: Held) -> Operation[None]:
     sent = held.shared.now
     try:
         renewed = yield from _renew_once(held, None, None)
     except PynamoDBException as error:
-        _note_failure(held, error)
-    else:
-        held.is_alone = False
-        if held.is_group and len(renewed) < len(held.unreleased):
-            held.plan_without_some(sent)
-        elif renewed:
-            held.plan_renewal(sent, held.ends)
-        for claim in renewed:
-            claim.emit_renewed()
-
-
-def _note_failure(held: Held, error: BaseException) -> None:
-    """Plan a retry soon, and emit ``renewal_failed``.
-
-    A failure is no loss: only a row that is not ours, or the end of the lease, is one.
-    """
-    held.plan_after_failure(error)
-    _emit_failed(held, error)
-
-
-def _renew_by_batch(several: Sequence[Held]) -> Operation[None]:
-    """Send one BatchExecuteStatement, and note the outcome of each statement.
-
-    It carries up to 25 statements in PartiQL, each with a condition and an outcome of its own: what holds
-    for single renewals holds for these. A batch costs the client little more than one update. An outcome counts
-    only if it shows the end that was proposed, or the row that refused it. In any other case, such as with an
-    engine that knows no PartiQL or a role that may not use it, each lock is renewed by itself.
-    """
-    # DynamoDB refuses a batch in which a row occurs twice. Two acquisitions of one lock can be due together if the
-    # first one is lost, this process does not know it yet, and the lock was acquired here again. The one that is
-    # left out of the batch is renewed by itself.
-    last = {held.claims[0].key: held for held in several}
-    yield from _renew_rows(list(last.values()))
-    for held in several:
-        if held is not last[held.claims[0].key]:
-            yield from _renew_alone(held)
-
-
-def _renew_rows(several: Sequence[Held]) -> Operation[None]:
-    store = several[0].claims[0].store
-    claims = [held.claims[0] for held in several]
-    proposals = [claim.propose_renewal(claim.lease) for claim in claims]
-    # One attempt: if it fails, each lock is retried by itself.
-    try:
-        answer: Answer | Failure = yield Send(_batch(store, claims, proposals))
-    except Exception as error:  # noqa: BLE001 - engines that know no PartiQL fail in their own ways
-        _log_unknown_batch(claims[0], one_line(error))
-        answer = Failure({}, error)
-    if type(answer) is Failure:
-        # a failure that may pass says nothing against batches; any other would meet the next batch as well
-        store.batches = store.batches and answer.transient
-        for held in several:
-            _note_failure(held, answer.error)
+        # No loss: only a row that is not ours, or the end of the lease, is one.
+        held.plan_after_failure(error)
+        _emit_failed(held, error)
         return
-    responses = answer.data.get("Responses", [])
-    if len(responses) != len(several):
-        _log_unknown_batch(claims[0], "it was answered in another shape")
-        store.batches = False
-        responses = [{}] * len(several)
-    for held, proposal, response in zip(several, proposals, responses, strict=True):
-        _note_statement(store, held, proposal, response)
-
-
-def _log_unknown_batch(claim: HeldClaim, why: str) -> None:
-    text = "locks cannot be renewed by batches: %s"
-    claim.shared.emit(Log("exception", text, (why,), claim.log_fields))
-
-
-def _batch(store: Store, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
-    statement = store.requests.renew_in_batch
-    return store.execute([
-        statement.fill(claim.options.row, proposal.values)
-        for claim, proposal in zip(claims, proposals, strict=True)
-    ])  # fmt: skip
-
-
-_REFUSED = "ConditionalCheckFailed"
-_TRANSIENT = frozenset({
-    "InternalServerError",
-    "ProvisionedThroughputExceeded",
-    "RequestLimitExceeded",
-    "ThrottlingError",
-    "TransactionConflict",
-})  # fmt: skip
-
-
-def _note_statement(store: Store, held: Held, proposal: Proposal, response: Any) -> None:
-    """Note the outcome of one statement of a batch."""
-    error: dict[str, Any] = response.get("Error", {})
-    code, item = error.get("Code"), error.get("Item") or response.get("Item") or {}
-    # An applied statement shows the attributes that it changed, a refused one the whole row. A refusal without a row
-    # proves nothing: the row may be missing, or the engine shows none. The renewal by itself that follows decides.
-    refused = code == _REFUSED
-    row = store.layout.claim(item) if refused else Claim(expires_at=store.layout.end(item))
-    is_shown = row.token is not None if refused else row.expires_at == proposal.end
-    if not is_shown and code not in {*_TRANSIENT, _REFUSED}:
-        store.batches = False
-    held.failure = None
-    renewal = Renewal.AGAIN
-    if is_shown:
-        renewal = note_renewal(held.claims[0], proposal, row, applied=code is None)
-    if renewal is Renewal.AGAIN:
-        _note_failure(held, UpdateError("a batch did not show what became of a renewal"))
-        return
-    held.plan_renewal(proposal.sent, held.ends)
-    if renewal is Renewal.APPLIED:
-        held.claims[0].emit_renewed()
+    if held.is_group and len(renewed) < len(held.unreleased):
+        held.plan_without_some(sent)
+    elif renewed:
+        held.plan_renewal(sent, held.ends)
+    for claim in renewed:
+        claim.emit_renewed()

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
         def due(self) -> float:
             """Return the local time at which to handle it next; infinity for never again."""
 
-        def early(self) -> float:
-            """Return the seconds by which it may be renewed before it is due, to share a request."""
-
 
 Queue = LocalQueue[Any, Any]
 
@@ -282,14 +279,6 @@ class RenewalSchedule:
                 self._due[entry[2]] = _TAKEN_OUT
                 return entry[2]
         return None
-
-    def take_soon_due(self, first: Scheduled, now: float) -> list[Scheduled]:
-        """Take out the members that are due soon after a first one, and so may share a request with it."""
-        until = now + first.early()
-        soon: list[Scheduled] = []
-        while (member := self.take_due(until)) is not None:
-            soon.append(member)
-        return soon
 
     def put_back(self, member: Scheduled, due: float) -> None:
         """Put back a member that was taken out, at the time at which it is due next."""

@@ -113,13 +113,6 @@ RENEWALS_PER_LEASE = 3
 MOST_RENEWALS_UNDER_WAY = 2
 """Most renewals of one lock under way at a time: a request that hangs is followed by another one, not by many."""
 
-EARLY = 1 / 30
-"""Share of the lease by which a renewal may be sent before it is due, to share a request with another lock's: a tenth
-of the time from one renewal to the next. Locks that were once renewed together are due together from then on."""
-
-MOST_TOGETHER = 25
-"""Most statements that DynamoDB takes in one BatchExecuteStatement, and so renewals in one request."""
-
 
 class RenewalPlan:
     """When to renew next, by what was known when it was planned.

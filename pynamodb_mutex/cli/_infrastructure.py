@@ -508,8 +508,8 @@ ROLES = {
         ("GetItem", "UpdateItem"),
     ),
     "several": Role(
-        "the same with for_keys, any_of and Semaphore, and renewal of many locks by one request",
-        ("BatchGetItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
+        "the same with for_keys, any_of and Semaphore",
+        ("BatchGetItem", "GetItem", "UpdateItem"),
     ),
     "deleter": Role(
         "like locker, with delete_on_release=True",
@@ -517,11 +517,11 @@ ROLES = {
     ),
     "rows": Role(
         "lock, read and write the rows of a RowLockMixin model in --table",
-        ("BatchGetItem", "DeleteItem", "GetItem", "PartiQLUpdate", "PutItem", "UpdateItem"),
+        ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem"),
     ),
     "lock-model": Role(
         "what such rows need in --table if it is their lock_model",
-        ("BatchGetItem", "ConditionCheckItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
+        ("BatchGetItem", "ConditionCheckItem", "GetItem", "UpdateItem"),
     ),
     "viewer": Role("read locks", ("BatchGetItem", "GetItem", "Scan")),
     "operator": Role(
@@ -552,10 +552,6 @@ class Use(NamedTuple):
 USES = {
     "GetItem": Use("every lock", "locker", vital=True),
     "UpdateItem": Use("every lock", "locker", vital=True),
-    "PartiQLUpdate": Use(
-        "renewing many locks by one request; without it each lock takes a request of its own",
-        "several",
-    ),
     "BatchGetItem": Use("Mutex.for_keys, Mutex.any_of and Semaphore", "several"),
     "ConditionCheckItem": Use("rows whose lock_model is this table", "lock-model"),
     "DeleteItem": Use("delete_on_release=True", "deleter"),

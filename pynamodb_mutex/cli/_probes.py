@@ -44,7 +44,6 @@ UNSENT = "Unsent"
 """In place of an error code: the request was not sent, for lack of credentials, a region or a valid endpoint."""
 
 _ANSWERS = {
-    "BatchExecuteStatement": "Responses",
     "BatchGetItem": "Responses",
     "DescribeTable": "Table",
     "DescribeTimeToLive": "TimeToLiveDescription",
@@ -63,13 +62,6 @@ _NOT_UNDERSTOOD = {"UnknownOperationException", "ValidationException"}
 
 _TRANSACTIONS = "transaction() and for_keys"
 """Features that need transactions."""
-
-_CODES = {
-    "AccessDenied": "AccessDeniedException",
-    "ConditionalCheckFailed": "ConditionalCheckFailedException",
-    "ValidationError": "ValidationException",
-}
-"""Error codes of a statement in a batch, and the codes of a single request that mean the same."""
 
 
 class Verdict(enum.Enum):
@@ -278,7 +270,7 @@ class Probes:
         # All writes are conditional on "mine", a random token that no row has: none is ever applied, not even if a
         # process holds the lock of this key.
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}
-        self._values |= {"ttl": "1", "end": "1", "lease": "1", "free_since": "1"}
+        self._values |= {"ttl": "1", "free_since": "1"}
 
     def findings(self) -> Iterator[Finding]:
         """Try each permission, and a transaction; return a finding for each."""
@@ -313,9 +305,6 @@ class Probes:
         if action == "ConditionCheckItem":
             # a delete has the same parameters: key and condition
             return self._transact({"ConditionCheck": rows.delete.fill(key, values)})
-        if action == "PartiQLUpdate":
-            statement = rows.renew_in_batch.fill(key, values)
-            return _alone(self._ask("BatchExecuteStatement", {"Statements": [statement]}))
         requests: dict[str, dict[str, Any]] = {
             "UpdateItem": rows.release.fill(key, values),
             "DeleteItem": rows.delete.fill(key, values),
@@ -327,17 +316,6 @@ class Probes:
 
     def _transact(self, item: dict[str, Any]) -> Reply:
         return self._ask("TransactWriteItems", {"TransactItems": [item]})
-
-
-def _alone(reply: Reply) -> Reply:
-    """Return the reply to a batch of one statement as if the statement had been a request of its own."""
-    for statement in reply.data.get("Responses", ()):
-        error = statement.get("Error", {})
-        code = error.get("Code")
-        return reply._replace(
-            code=code and _CODES.get(code, code), message=error.get("Message", "")
-        )
-    return reply
 
 
 def _judged(check: str, by: str, reply: Reply) -> Finding:

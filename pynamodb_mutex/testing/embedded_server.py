@@ -27,7 +27,6 @@ from moto.dynamodb import comparisons
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from pynamodb_mutex.testing.partiql import RefusedError, run_batch
 from pynamodb_mutex.testing.supervisor import when_parent_ends
 
 if TYPE_CHECKING:
@@ -43,9 +42,8 @@ _IDLE_SECONDS = 24 * 3600  # no client of a test is to find its connection close
 class DynamoDBRules:
     """WSGI middleware that adds to moto 5.2 what DynamoDB does and moto does not.
 
-    A ``ClientRequestToken`` makes TransactWriteItems idempotent, UpdateTimeToLive refuses a request that
-    changes nothing, and the UPDATE statements of a BatchExecuteStatement obey their conditions. For a server with a
-    single thread only: it has no lock.
+    A ``ClientRequestToken`` makes TransactWriteItems idempotent, and UpdateTimeToLive refuses a request that
+    changes nothing. For a server with a single thread only: it has no lock.
 
     Args:
         app: moto's application.
@@ -67,8 +65,6 @@ class DynamoDBRules:
             return self._update_ttl(environ)(environ, start_response)
         if operation == "DescribeTimeToLive":
             return self._describe_ttl(environ)(environ, start_response)
-        if operation == "BatchExecuteStatement":
-            return self._batch_execute(environ)(environ, start_response)
         return self._app(environ, start_response)
 
     def _transact_write(self, environ: WSGIEnvironment) -> Response:
@@ -118,18 +114,6 @@ class DynamoDBRules:
             return answer
         # moto calls the error ResourceNotFound, which clients do not recognise as that of a missing table.
         return _error(f"{_DYNAMODB}#ResourceNotFoundException", "Requested resource not found")
-
-    def _batch_execute(self, environ: WSGIEnvironment) -> Response:
-        def send(operation: str, content: dict[str, Any]) -> Response:
-            return self._forward(_instead(environ, operation, content))
-
-        try:
-            answers = run_batch(_read_json(environ).get("Statements", []), send)
-        except RefusedError as refused:
-            return _invalid(str(refused))
-        if answers is None:
-            return self._forward(environ)
-        return _answer({"Responses": answers})
 
     def _forward(self, environ: WSGIEnvironment) -> Response:
         return Response.from_app(self._app, environ, buffered=True)

@@ -24,8 +24,7 @@ from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import environment
 
 ON_TABLES = {"table", "ttl", "rows", "permissions"}
-READS = {"BatchExecuteStatement", "BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem"}
-READS |= {"Scan"}
+READS = {"BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem", "Scan"}
 
 
 class Found:
@@ -238,7 +237,6 @@ HERE, THERE = {"RegionName": "us-east-1"}, {"RegionName": "eu-west-1"}
 STRONG = {"MultiRegionConsistency": "STRONG"}
 EVENTUAL = {"Replicas": [THERE], "MultiRegionConsistency": "EVENTUAL"}
 STREAM = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}}
-DENIED = {"Responses": [{"Error": {"Code": "AccessDenied", "Message": "no"}, "TableName": "x"}]}
 UNKNOWN = "UnknownOperationException"
 UNSUPPORTED = rf"warning: not supported \({UNKNOWN}"
 
@@ -290,8 +288,7 @@ def answer(body):
         ((None, shifted(20)), "clock", r"ok: (19\.\d|20\.\d|21\.0) s behind"),
         ((None, shifted(-400)), "clock", r"warning: (399\.\d|400\.\d|401\.0) s ahead of"),
         ((None, faultproxy.no_date()), "clock", "unchecked: no answer had a date$"),
-        (("BatchExecuteStatement", answer(DENIED)), "PartiQLUpdate", "warning: not allowed"),
-        (("BatchExecuteStatement", refuse(UNKNOWN)), "PartiQLUpdate", UNSUPPORTED),
+        (("BatchGetItem", refuse(UNKNOWN)), "BatchGetItem", UNSUPPORTED),
         (("Scan", throttle()), "Scan", "unchecked: .*ThrottlingException"),
         (("Scan", throttle()), "rows", "unchecked: "),
     ],
@@ -395,7 +392,7 @@ def test_missing_permissions_are_reported_action_by_action(proxy, role):
     denied = lambda body: not allowed & set(body["TransactItems"][0])  # noqa: E731 - it is short
     proxy.always(deny(), op="TransactWriteItems", when=denied)
     for action in set(USES) - set(actions):
-        proxy.always(deny(), op="BatchExecuteStatement" if action == "PartiQLUpdate" else action)
+        proxy.always(deny(), op=action)
     found = Found(proxy=proxy)
     vital = {action for action, use in USES.items() if use.vital}
     assert found.of("ok") >= set(USES) & set(actions)

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from botocore.client import BaseClient
 from command_line import cli, json_of, refuse_request
-from operations_by_hand import batch_of, send_renewal
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from row_models import LOCKABLE, created, made
@@ -335,9 +334,6 @@ def actions_of(operation, request):
     if operation == "TransactWriteItems":
         items = [pair for item in request["TransactItems"] for pair in item.items()]
         return {(each["TableName"], f"{kind}Item") for kind, each in items}
-    if operation == "BatchExecuteStatement":
-        texts = [each["Statement"] for each in request["Statements"]]
-        return {(re.match('UPDATE "(.*?)"', text)[1], "PartiQLUpdate") for text in texts}
     if operation == "BatchGetItem":
         return {(table, operation) for table in request["RequestItems"]}
     return {(request["TableName"], operation)}
@@ -346,12 +342,6 @@ def actions_of(operation, request):
 def needed(table, requests):
     actions = {each for request in requests for each in actions_of(*request)}
     return {action for name, action in actions if name == table.Meta.table_name}
-
-
-def renew_together(first, second):
-    """Send what the renewer sends when these are due."""
-    assert batch_of(first._latest) is not None
-    send_renewal(first._latest, second._latest)
 
 
 def test_roles_have_the_actions_of_their_requests_and_no_others(table, requests):
@@ -382,8 +372,6 @@ def test_roles_have_the_actions_of_their_requests_and_no_others(table, requests)
             assert not Mutex.any_of(["d", "e"]).acquire(timeout=0.2)
     with Semaphore.for_key("f", permits=2):
         pass
-    with Mutex.for_key("g") as first, Mutex.for_key("h") as second:
-        renew_together(first, second)
     assert needed(table, requests) == allowed("several")
     requests.clear()
     LockItem.delete_table()
@@ -428,13 +416,9 @@ def test_roles_of_rows(table, requests, lock_model):
         second.refresh()
     model.get("c").delete()
     if lock_model is None:
-        with model.locked("b") as first, model.locked("d") as second:
-            renew_together(first.row_lock, second.row_lock)
         assert needed(model, requests) == allowed("rows")
         assert not needed(table, requests)
     else:
-        with Mutex.for_key("g") as first, Mutex.for_key("h") as second:
-            renew_together(first, second)
         assert needed(model, requests) <= allowed("rows")
         assert needed(table, requests) == allowed("lock-model")
 

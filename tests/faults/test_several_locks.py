@@ -19,7 +19,6 @@ from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, drop_answer, drop_request, stall, throttle
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import renew_in_background
-from pynamodb_mutex._runtime.process import current_process
 
 in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
 
@@ -56,7 +55,7 @@ def test_claims_are_not_renewed_if_one_is_not_to_be(keys, clock):
 def test_renewal_that_begins_after_the_release_sends_nothing(keys):
     group = held(keys.group(lease=20))
     together = group._latest
-    renewal = Driven(renew_in_background(current_process(), [together]))
+    renewal = Driven(renew_in_background(together))
     group.release()
     assert renewal.until_it_waits() is None
     assert kinds(keys.scene.proxy) == ["3 acquire", "3 release"]

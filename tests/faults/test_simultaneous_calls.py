@@ -159,7 +159,7 @@ def test_refused_renewal_is_no_loss_after_a_write_that_may_have_unlocked(row_sce
     assert row_scene.is_free
     other = row_scene.taken() if taken else None
     held_claim = row.row_lock._latest.together
-    run(current_process(), renew.renew_in_background(current_process(), [held_claim]))
+    run(current_process(), renew.renew_in_background(held_claim))
     assert row_scene.applied("renew") == [False]
     with pytest.raises(MutexNotHeldError, match="released"):
         row.row_lock.release()
@@ -179,7 +179,7 @@ def test_row_is_not_written_without_a_guard_once_a_renewal_shows_that_it_was_rel
         save(theirs, "theirs")
     run(
         current_process(),
-        renew.renew_in_background(current_process(), [row.row_lock._latest.together]),
+        renew.renew_in_background(row.row_lock._latest.together),
     )
     with pytest.raises(MutexNotHeldError) as raised:
         save(row, unlock=unlock)
@@ -441,29 +441,23 @@ def test_renewal_that_is_retried_does_not_prolong_what_was_left_meanwhile(
 
 
 @pytest.mark.parametrize("fault", [delay(2), delay_answer(2), delay(5)])
-@pytest.mark.parametrize("by", ["holder", "loop", "batch"])
+@pytest.mark.parametrize("by", ["holder", "loop"])
 def test_renewal_frees_what_was_lost_and_left_while_it_was_under_way(scene, fault, by):
-    keys = [f"{scene.key}.{number}" for number in range(2 if by == "batch" else 1)]
-    options = {"model": scene.here, "lease": 300, "auto_renew": False}
-    mutexes = [held(Mutex.for_key(key, **options)) for key in keys]
-    time.sleep(mutexes[0].remaining - 0.5)
+    mutex = held(scene.mutex(lease=300, auto_renew=False))
+    time.sleep(mutex.remaining - 0.5)
     scene.proxy.next(fault)
     if by == "holder":
-        renewing = Calling(mutexes[0].renew)
+        renewing = Calling(mutex.renew)
     else:
-        several = [mutex._latest.together for mutex in mutexes]
-        renewing = Calling(
-            run, current_process(), renew.renew_in_background(current_process(), several)
-        )
+        background = renew.renew_in_background(mutex._latest.together)
+        renewing = Calling(run, current_process(), background)
     time.sleep(1.5)
-    for mutex in mutexes:
-        with pytest.raises(MutexLostError):
-            mutex.release()
+    with pytest.raises(MutexLostError):
+        mutex.release()
     with suppress(MutexLostError, PynamoDBException):
         renewing.end()
     time.sleep(20)  # a late copy has arrived
-    for key in keys:
-        assert scene.there.get(key).expires_at is None
+    assert scene.row.expires_at is None
 
 
 @pytest.mark.parametrize("is_left_first", [False, True])
@@ -478,7 +472,7 @@ def test_release_frees_what_a_request_has_renewed_whose_answer_came_after_the_le
     if by == "save":
         renewing = Calling(save, row)
     else:
-        background = renew.renew_in_background(current_process(), [lock._latest.together])
+        background = renew.renew_in_background(lock._latest.together)
         renewing = Calling(run, current_process(), background)
     time.sleep(1 if is_left_first else 3)
     with pytest.raises(MutexLostError):
@@ -493,7 +487,7 @@ def test_lost_lock_that_was_left_and_then_ended_was_not_broken_by_force(keys):
     renewals = []
     for seconds in (1.5, 3):
         keys.scene.proxy.next(delay(seconds), op=TRANSACT)
-        background = renew.renew_in_background(current_process(), [group._latest])
+        background = renew.renew_in_background(group._latest)
         renewals.append(Calling(run, current_process(), background))
         time.sleep(0.1)
     time.sleep(0.8)

@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from botocore.client import BaseClient
-from operations_by_hand import Driven, is_to_be_renewed, send_renewal
+from operations_by_hand import Driven, send_renewal
 from row_models import delete, every_write, save, update
 from sent_requests import Dates, assert_changes_nothing
 from signal_receivers import OnLost
-from two_clients import Elsewhere, held, place_of
+from two_clients import held, place_of
 from waits import until
 
 from dev import faultproxy as net
@@ -22,7 +21,7 @@ from pynamodb_mutex import LockItem, Mutex, signals
 from pynamodb_mutex._operations.held import Held
 from pynamodb_mutex._operations.renew import renew_in_background
 from pynamodb_mutex._operations.shared import RenewalSchedule
-from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.aio import AsyncMutex
 
 LONG = 100.0
@@ -79,11 +78,11 @@ def test_lock_that_is_always_due_or_cannot_be_handled_does_not_end_the_renewal_o
 ):
     due, handle, handled = Held.due, Held.is_to_be_renewed, []
 
-    def handle_or_fail(held, ahead):
+    def handle_or_fail(held):
         handled.append(held.claims[0].key)
         if handled[-1] == "failing":
             raise LookupError("mine")
-        return handle(held, ahead)
+        return handle(held)
 
     monkeypatch.setattr(Held, "is_to_be_renewed", handle_or_fail)
     monkeypatch.setattr(Held, "due", lambda held: held.claims[0].key != "stuck" and due(held))
@@ -96,49 +95,6 @@ def test_lock_that_is_always_due_or_cannot_be_handled_does_not_end_the_renewal_o
     # not at once: after SHORTEST_SLEEP, or LONGEST_SLEEP if it failed
     assert handled.count(key) in count
     assert ("what was due could not be done" in caplog.text) is (key == "failing")
-
-
-@pytest.fixture
-def sent(monkeypatch):
-    """When each request was sent, and of how many locks it is."""
-    sent, original = [], BaseClient._make_api_call
-
-    def record(self, operation, kwargs):
-        sent.append((time.monotonic(), len(kwargs.get("Statements", [1]))))
-        return original(self, operation, kwargs)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", record)
-    return sent
-
-
-def test_locks_of_one_connection_that_are_due_soon_share_a_request(table, sent):
-    began = time.monotonic()
-    for at, key, options in (
-        (0, "first", {}),
-        (0.8, "of another connection", {"model": Elsewhere}),
-        (1.0, "second", {}),
-        (3.0, "later", {}),
-        (11.5, "patient", {"lease": 30}),
-        (15.25, "too short for a batch", {"lease": 15}),
-        (17.55, "too short to take others along", {"lease": 15}),
-    ):
-        time.sleep(began + at - time.monotonic())
-        held(Mutex.for_key(key, **{"lease": 60, **options}))
-    sent.clear()
-    time.sleep(began + 23 - time.monotonic())
-    expected = [(19.8, 2), (19.8, 1), (20.2, 1), (21.4, 1), (22.5, 1), (22.8, 1)]
-    assert [(round(at - began, 1), count) for at, count in sent] == expected
-
-
-def test_in_the_background_many_are_renewed_by_few_requests(table, sent, clock):
-    mutexes = [Mutex.for_key(f"k{i}", lease=30.0) for i in range(60)]
-    for mutex in mutexes:
-        mutex.acquire()
-        clock.advance(0.01)
-    sent.clear()
-    clock.advance(9.5)  # when the first is due
-    until(lambda: all(mutex.remaining > 25 for mutex in mutexes))
-    assert sorted(count for _, count in sent) == [10, 25, 25]
 
 
 def renewing_threads():
@@ -155,22 +111,25 @@ def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
     assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
 
 
-def test_200_locks_of_one_process_live_on_a_few_threads(here, proxy):
-    """With 30 ms added to each request."""
-    proxy.always(net.delay(0.03))
-    locks = [held(Mutex.for_key(f"lock-{i}", model=here, lease=20.0)) for i in range(200)]
-    for _ in range(21):  # longer than a lease
+def test_threads_follow_what_is_due(here, proxy):
+    """With 100 ms added to each request: 200 renewals a second occupy 20 threads."""
+    proxy.always(net.delay(0.1))
+    locks = [held(Mutex.for_key(f"lock-{i}", model=here, lease=3.0)) for i in range(200)]
+    for _ in range(8):
         time.sleep(1)
-        assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
+        assert 20 <= len(renewing_threads()) <= RENEWAL_WORKERS + 1
     assert all(mutex.held and not mutex.lost for mutex in locks)
     for mutex in locks:
         mutex.release()
     until(lambda: not renewing_threads())
+    with Mutex.for_key("one", model=here, lease=3.0):
+        time.sleep(30)
+        assert len(renewing_threads()) == 2  # the loop's, and one
 
 
 def test_renewal_whose_turn_comes_when_the_lock_is_lost_is_not_sent(here, proxy, clock):
     mutex = held(Mutex.for_key("k", model=here, lease=30.0, auto_renew=False))
-    renewal = Driven(renew_in_background(current_process(), [mutex._latest.together]))
+    renewal = Driven(renew_in_background(mutex._latest.together))
     clock.advance(31)
     assert renewal.until_it_waits() is None
     assert proxy.of("renew") == []
@@ -276,9 +235,9 @@ def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates,
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}])
 def test_lock_that_is_not_to_be_renewed_is_not_for_a_nearer_end(here, proxy, dates, clock, options):
     on_lost = OnLost()
-    mutex = held(Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost, **options))
-    clock.advance(0.2)
-    is_to_be_renewed(mutex._latest, 0.5)  # beyond max_hold nothing is planned any more
+    held(Mutex.for_key("k", model=here, lease=3.0, on_lost=on_lost, **options))
+    time.sleep(1.1)  # beyond max_hold nothing is planned any more
+    dates.now += 1
     begin_next_second(dates, here)
     until(lambda: clock.advance(0.01) or on_lost.calls)
     assert proxy.of("renew") == []

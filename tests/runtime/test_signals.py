@@ -252,16 +252,6 @@ def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard, logged, cl
     assert logged() == [(word, "DEBUG", "me", mutex.fencing_token) for word in words]
 
 
-def test_locks_renewed_together_are_reported_one_by_one(scene, keys, heard):
-    claims = [held(Mutex.for_key(key, model=scene.here, lease=120))._latest for key in keys.keys]
-    for name, faults in (("renewed", []), ("renewal_failed", [drop_answer()])):
-        scene.proxy.next(*faults, op="BatchExecuteStatement")
-        send_renewal(*claims)
-        assert scene.proxy.kinds()[-1] == "BatchExecuteStatement"
-        heard.wait(name, 3)
-        assert heard.keys(name) == keys.keys
-
-
 def test_failed_renewals_are_reported_and_then_one_that_succeeds(scene, heard, logged, clock):
     scene.proxy.always(server_error(), op="renew")
     with scene.mutex(owner="me") as mutex:

@@ -378,10 +378,6 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory):
 
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory):
     asked = {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}
-    statements = [
-        "DELETE FROM x", "UPDATE x SET a = 'b' WHERE c = ?", "UPDATE x SET a = 1 WHERE c = ?",
-        "UPDATE x SET a = ? WHERE c IS MISSING",
-    ]  # fmt: skip
     for operation, request in [
         ("ExecuteStatement", {}),
         ("Query", {"KeyConditions": {}}),
@@ -389,7 +385,6 @@ def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory):
         ("GetItem", {"Key": KEY, "AttributesToGet": ["kk"]}),
         ("UpdateItem", {"Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": asked}),
-        *(("BatchExecuteStatement", {"Statements": [{"Statement": text}]}) for text in statements),
     ]:
         with pytest.raises(NotImplementedError):
             memory(operation, **request)

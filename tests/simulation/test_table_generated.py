@@ -29,9 +29,9 @@ def sets(kind, *members):
     return st.sets(st.sampled_from(members), min_size=1).map(lambda some: {kind: sorted(some)})
 
 
-def maps(of, least):
+def maps(of):
     names = st.sampled_from(["xx", "yy"])
-    return st.dictionaries(names, of, min_size=least, max_size=2).map(lambda some: {"M": some})
+    return st.dictionaries(names, of, max_size=2).map(lambda some: {"M": some})
 
 
 def lists(of):
@@ -44,18 +44,17 @@ scalars = numbers | strings | of_kind("B", b"x", b"xy")
 others = of_kind("BOOL", True, False) | of_kind("NULL", True)
 some_sets = sets("SS", *"xyz") | sets("NS", "1", "2", "3.5")
 flat = scalars | others | some_sets
-# no map in it is empty, for DynamoDB Local leaves out of one in a list that it is one, in answers to PartiQL
-values = flat | lists(flat) | maps(flat, 1)
+values = flat | lists(flat) | maps(flat)
 ATTRIBUTES = {"aa": values, "bb": numbers | strings, "ll": lists(values), "ss": some_sets}
-ATTRIBUTES["mm"] = maps(values, 0)
+ATTRIBUTES["mm"] = maps(values)
 full = st.fixed_dictionaries(ATTRIBUTES)
 items = full | st.fixed_dictionaries({}, optional=ATTRIBUTES)
 
 # -- expressions: what stands in braces is drawn, from these forms or, for a placeholder, from these values ----
 
 VALUES = {
-    "values": values, "scalars": scalars, "flat": flat, "numbers": numbers, "small": numbers | strings,
-    "key": st.just("the key"), "lists": lists(flat) | numbers, "sets": some_sets | others,
+    "values": values, "scalars": scalars, "flat": flat, "numbers": numbers,
+    "lists": lists(flat) | numbers, "sets": some_sets | others,
     "addends": numbers | some_sets | others,
     "types": of_kind("S", "S", "N", "B", "BOOL", "NULL", "L", "M", "SS", "NS", "BS"),
     **{f"is {each}": of_kind("N", each) for each in ("0", "1.5", "-2", "1", "1.0", "5", "1E3")},
@@ -88,18 +87,6 @@ FORMS = {
     "REMOVE": ["{path}"],
     "ADD": ["{path} {addends}"],
     "DELETE": ["{path} {sets}"],
-    # of statements in PartiQL, each of which writes an attribute once
-    "statement": ['UPDATE "{table}" {changes} WHERE "kk" = {key}{tests}{returning}'],
-    "table": [TABLE],
-    "changes": ["{aa}", "{bb}", "{aa} {bb}", "{bb} {cc}", "{cc} {aa}"],
-    **{name: [f'SET "{name}" = {{small}}', f'REMOVE "{name}"'] for name in ("aa", "bb", "cc")},
-    "name": ['"aa"', '"bb"', '"gone"'],
-    "tests": ["", " AND {test}", " AND {test} AND {test}"],
-    "test": [
-        "{name} {sign} {small}", "NOT {name} {sign} {small}", "attribute_not_exists({name})",
-        "({name} {sign} {small} OR attribute_exists({name}))", "begins_with({name}, {small})",
-    ],
-    "returning": ["", " RETURNING MODIFIED NEW *", " RETURNING ALL OLD *", " RETURNING ALL NEW *"],
 }  # fmt: skip
 
 
@@ -145,22 +132,11 @@ def single(draw, kinds, key, *, alone):
     return kind, request
 
 
-def statement(draw, key):
-    """An update in PartiQL."""
-    parameters = []
-    text = written(draw, "statement", parameters)
-    return {
-        "Statement": re.sub(r":v\d+", "?", text),
-        "Parameters": [{"S": key} if each == "the key" else each for each in parameters],
-        "ReturnValuesOnConditionCheckFailure": draw(shown),
-    }
-
-
 @st.composite
 def requests(draw):
     several = draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True))
     keys = [{"kk": {"S": each}} for each in several]
-    kind = draw(st.sampled_from(["single"] * 4 + ["transaction", "batch", "read", "read all"]))
+    kind = draw(st.sampled_from(["single"] * 4 + ["transaction", "read", "read all"]))
     if kind == "single":
         name, request = single(draw, "Put Update Update Update Delete", several[0], alone=True)
         return f"{name}Item", request
@@ -168,8 +144,6 @@ def requests(draw):
         kinds = "Put Update Delete ConditionCheck"
         parts = [dict([single(draw, kinds, each, alone=False)]) for each in several]
         return "TransactWriteItems", {"TransactItems": parts}
-    if kind == "batch":
-        return "BatchExecuteStatement", {"Statements": [statement(draw, each) for each in several]}
     if kind == "read":
         return "GetItem", {"TableName": TABLE, "Key": keys[0], "ConsistentRead": True}
     return "BatchGetItem", {"RequestItems": {TABLE: {"Keys": keys, "ConsistentRead": True}}}

@@ -4,7 +4,7 @@ from contextlib import suppress
 from types import GeneratorType
 
 from pynamodb_mutex._operations.effects import Open, Send, Wait
-from pynamodb_mutex._operations.renew import _batch_of, renew_in_background
+from pynamodb_mutex._operations.renew import renew_in_background
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import current_process
@@ -97,21 +97,6 @@ def waiting(lock, timeout=60.0):
 
 
 def send_renewal(*several):
-    """Renew locks, each alone or with those that are held together with it, as the library does in the background."""
-    held = [getattr(each, "together", each) for each in several]
-    run(current_process(), renew_in_background(current_process(), held))
-
-
-def batch_of(held):
-    """Return the store whose locks a lock is renewed together with, in a batch; None if it is renewed alone."""
-    return _batch_of(held.together)
-
-
-def is_to_be_renewed(held, ahead=0.0):
-    """Do what the renewal loop does with a held lock before it renews it; return whether it is to be renewed."""
-
-    def handling():
-        yield Wait(0.0)
-        return held.together.is_to_be_renewed(ahead)
-
-    return run(current_process(), handling())
+    """Renew locks as the library does in the background, each with those that are held together with it."""
+    for each in several:
+        run(current_process(), renew_in_background(getattr(each, "together", each)))

@@ -36,7 +36,6 @@ def git(*arguments):
         *((operation, {}, 1, 0) for operation in ("PutItem", "UpdateItem", "DeleteItem")),
         ("TransactWriteItems", {"TransactItems": [{}]}, 2, 0),
         ("TransactWriteItems", {"TransactItems": [{}, {}]}, 4, 0),
-        ("BatchExecuteStatement", {"Statements": [{}] * 3}, 3, 0),
         *((operation, {}, 0, 0.5) for operation in ("GetItem", "Query", "Scan")),
         *((operation, CONSISTENT, 0, 1) for operation in ("GetItem", "Query", "Scan")),
         ("BatchGetItem", {"RequestItems": {"a": {"Keys": [{}] * 3}}}, 0, 1.5),

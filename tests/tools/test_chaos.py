@@ -12,7 +12,6 @@ import uuid
 import pytest
 from pynamodb.exceptions import PynamoDBException
 from test_peers import figures
-from this_process import store_for
 
 from dev.chaos import __main__ as command
 from dev.chaos import page
@@ -21,7 +20,7 @@ from dev.chaos.broken import BROKEN, broken
 from dev.chaos.checker import check
 from dev.chaos.figures import DEEDS
 from dev.chaos.history import SECOND, Recorder, read
-from dev.chaos.network import _addressed, faults
+from dev.chaos.network import faults
 from dev.chaos.scenarios import CASES as BREAKS
 from dev.chaos.scenarios import judged
 from dev.chaos.scenarios import scene as stage_of
@@ -29,7 +28,6 @@ from dev.chaos.shim import Shim
 from dev.chaos.timeline import draw
 from dev.chaos.verdicts import in_all
 from dev.faultproxy import deny
-from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import current_process
 
 FACTS = {"lease": 1.5, "injector": True}
@@ -349,15 +347,6 @@ def test_picture_is_drawn(tmp_path):
     report = history.report()
     assert draw(history.events, report, tmp_path / "it.png").stat().st_size > 10_000
     assert abs(report.violations[0].t - history.t) < 4 * SECOND
-
-
-def test_renewals_in_a_batch_are_followed_row_by_row(table):
-    with Mutex.for_key('where "key" = ?', model=table) as mutex:
-        hold = mutex._latest
-        values = hold.propose_renewal().values
-        statement = store_for(table).requests.renew_in_batch.fill(hold.options.row, values)
-        addressed = {"TableName": table.Meta.table_name, "Key": hold.options.row}
-        assert _addressed(statement) == addressed
 
 
 def test_made_up_answer_has_the_date_of_its_own_second(scene):

@@ -18,9 +18,6 @@ from dev.bench.libraries import made
 from dev.bench.tables import Table, number
 from dev.bench.wire import Wire, wired
 
-ONE_BY_ONE = f"{OURS}, one by one"
-"""Name of the runs of this library in which no request renews several locks."""
-
 TAKERS = 32
 """Number of threads that acquire the locks."""
 
@@ -54,17 +51,16 @@ class Sizes(NamedTuple):
 FULL = Sizes(
     [
         [Run(OURS, locks, latency) for locks in (10, 100) for latency in (5, 20)],
-        [Run(OURS, 1000, 5), Run(OURS, 1000, 20), Run(ONE_BY_ONE, 1000, 5)],
+        [Run(OURS, 1000, latency) for latency in (5, 20)],
         [Run(OURS, 5000, 5)],
         [Run(OURS, 5000, 20)],
-        [Run(ONE_BY_ONE, 5000, 5)],
         [Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)],
     ],
     settle=5.0,
     count=30.0,
 )
 # in this time each lock is renewed once
-QUICK = Sizes([[Run(OURS, 10, 5), Run(ONE_BY_ONE, 10, 5)]], settle=5.0, count=6.0)
+QUICK = Sizes([[Run(OURS, 10, 5)]], settle=5.0, count=6.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -72,7 +68,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     preload()
     found = []
     for group in sizes.groups:
-        runs = [run for run in group if run.library in {ONE_BY_ONE, *setting.libraries}]
+        runs = [run for run in group if run.library in setting.libraries]
         if runs:
             found += _group(runs, setting.engine_url, sizes)
     return {"runs": found, "held_s": sizes.settle + sizes.count, "counted_s": sizes.count}
@@ -113,12 +109,7 @@ def _of(wire: Wire, child: Child) -> dict[str, Any]:
 
 
 def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
-    if name == ONE_BY_ONE:
-        from pynamodb_mutex import LockItem
-        from pynamodb_mutex._runtime.process import current_process
-
-        current_process().store(LockItem).batches = False
-    library = made(OURS if name == ONE_BY_ONE else name)
+    library = made(name)
     library.release(library.take(f"many-own-{name}-{count}-{latency}"))  # opens the connection
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
     with ThreadPoolExecutor(TAKERS) as takers:

@@ -15,7 +15,7 @@ from two_clients import Elsewhere
 from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, models
-from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, TASK_WORKERS, forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -217,6 +217,10 @@ def test_connections(table, engine, monkeypatch):
     for connection in (underived._get_connection(), own(underived)):
         assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds)
         assert config(connection).max_pool_connections == 50
+    # each thread of the library's finds an open connection, also if the model's own has few
+    few = derived(LockItem, meta={"max_pool_connections": 5})
+    assert config(own(few)).max_pool_connections >= RENEWAL_WORKERS + TASK_WORKERS
+    assert config(few._get_connection()).max_pool_connections == 5
     with Mutex.for_key("a", model=underived):
         pass
     assert underived.Meta.billing_mode == "PAY_PER_REQUEST"

@@ -2,7 +2,7 @@
 
 This module is the entry point, and imports click and rich only after it has checked that they are there. The group of
 all commands is in `_app`; each command is in the module that its import there names. What the commands share
-is in `_place` (where the locks are), `_locks` (how they are read) and `_output` (how they are printed).
+is in `_place` (where the locks are), `_locks` (how they are read), `_output` (how they are printed) and `_exit_codes`.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C; 141 the reader of standard
 output has gone. A command that has further ones names them in its help.
@@ -16,14 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from pynamodb_mutex.cli._exit_codes import INTERRUPTED
+
 if TYPE_CHECKING:
     from io import TextIOWrapper
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + SIGINT."""
-
-UNREAD = 141
-"""Exit code when the reader of standard output has gone: 128 + SIGPIPE."""
 
 
 def main() -> None:

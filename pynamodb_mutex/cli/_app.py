@@ -12,9 +12,9 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from pynamodb_mutex.cli import UNREAD
 from pynamodb_mutex.cli._claims import release, show, wait
 from pynamodb_mutex.cli._doctor import doctor
+from pynamodb_mutex.cli._exit_codes import UNREAD
 from pynamodb_mutex.cli._infrastructure import create_table, delete_table, policy, template
 from pynamodb_mutex.cli._listing import ls, watch
 from pynamodb_mutex.cli._place import AppCommand, place_options

@@ -18,8 +18,9 @@ from pynamodb_mutex._protocol.claim import YEAR_10000
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._runtime import clock as _clock
 from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex.cli._exit_codes import FAILED
 from pynamodb_mutex.cli._output import json_option, on_terminal, print_json
-from pynamodb_mutex.cli._place import FAILED, IF_NO_TABLE, AppCommand, Place, pass_place
+from pynamodb_mutex.cli._place import IF_NO_TABLE, AppCommand, Place, pass_place
 from pynamodb_mutex.cli._probes import (
     MISSING,
     UNSENT,

@@ -22,15 +22,12 @@ from pynamodb_mutex._dynamodb.answers import explained
 from pynamodb_mutex._dynamodb.connection import client_of
 from pynamodb_mutex._protocol.messages import one_line
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex.cli import INTERRUPTED
+from pynamodb_mutex.cli._exit_codes import FAILED, INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-FAILED = 1
-"""Exit code of a failure, for which standard error gives the reason."""
 
 
 class Failure(click.ClickException):

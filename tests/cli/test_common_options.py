@@ -18,8 +18,9 @@ from pynamodb.signals import pre_dynamodb_send
 from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
-from pynamodb_mutex.cli import INTERRUPTED, _output, main
+from pynamodb_mutex.cli import _output, main
 from pynamodb_mutex.cli._app import app
+from pynamodb_mutex.cli._exit_codes import INTERRUPTED
 from pynamodb_mutex.cli._place import Place
 from pynamodb_mutex.testing import expire, held_elsewhere
 

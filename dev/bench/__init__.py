@@ -7,10 +7,10 @@ floor, and with other locks on DynamoDB. A proxy adds the latency of a network a
 do not depend on the engine.
 
 `scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `wire` and `proxy` count,
-`tables` and `charts` show the figures. This module has the names that they share.
+`tables` and `charts` show the figures. This module has what they share.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 FLOOR = "bare boto3"
 OURS = "pynamodb-mutex"
@@ -19,6 +19,36 @@ PYTHON_CLIENT = "python-dynamodb-lock"
 BLOCK_LOCK = "dynamodblock"
 DYNDB_MUTEX = "dyndbmutex"
 PEERS = (PYTHON_CLIENT, BLOCK_LOCK, DYNDB_MUTEX)
+
+
+def table_of(name: str) -> str:
+    """Return the name of a library's table. Ours finds it in PYNAMODB_MUTEX_TABLE."""
+    return f"bench-{name.replace(' ', '-')}"
+
+
+class Library(Protocol):
+    """A lock library in one process.
+
+    Args:
+        lease: Lease in seconds; None for the library's default.
+    """
+
+    def __init__(self, lease: float | None = None) -> None: ...
+
+    def take(self, key: str) -> Any:
+        """Acquire a lock, and wait for it if the library can; return it for `release`, None if it was not acquired."""
+        ...
+
+    def release(self, lock: Any) -> None:
+        """Release a lock that `take` returned."""
+        ...
+
+    def held(self, lock: Any) -> bool:
+        """Return whether the library believes that it holds a lock. Not all libraries can answer this."""
+        ...
+
+    def close(self) -> None:
+        """End the threads of the library, if it has any."""
 
 
 class Setting(NamedTuple):

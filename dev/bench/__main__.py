@@ -24,8 +24,8 @@ from typing import Any
 import boto3
 
 import dev.bench
-from dev.bench import OURS, PEERS, Setting, engine_title
-from dev.bench.libraries import keys_of, table_of, versions
+from dev.bench import OURS, PEERS, Setting, engine_title, table_of
+from dev.bench.libraries import keys_of, versions
 from dev.bench.scenarios import NAMES
 from dev.bench.scenarios.row import TABLE as ROWS_TABLE
 from dev.bench.tables import Table, as_rst, as_text

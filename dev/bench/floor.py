@@ -10,10 +10,7 @@ import time
 import uuid
 from typing import Any
 
-import boto3
-
-from dev.bench import FLOOR
-from dev.bench.libraries import Library, table_of
+from dev.bench import FLOOR, Library, table_of
 
 _DAY = 86_400
 _TAKE = {
@@ -49,6 +46,8 @@ class Floor(Library):
     """A lock that is two requests of boto3."""
 
     def __init__(self, lease: float | None = None) -> None:
+        import boto3
+
         self._lease = lease or 30.0
         self._client = boto3.client("dynamodb")
 

@@ -6,53 +6,33 @@ A library is imported only when it is made, for not every environment has all of
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 
-from dev.bench import BLOCK_LOCK, DYNDB_MUTEX, FAIR, FLOOR, OURS, PEERS, PYTHON_CLIENT
+from dev.bench import (
+    BLOCK_LOCK,
+    DYNDB_MUTEX,
+    FAIR,
+    FLOOR,
+    OURS,
+    PEERS,
+    PYTHON_CLIENT,
+    Library,
+    table_of,
+)
+from dev.bench.floor import Floor
 from dev.peers import LIBRARIES
 
 PATIENT = 3600.0
 """Timeout in seconds for all that wait: longer than any scenario, so that none gives up."""
 
 
-def table_of(name: str) -> str:
-    """Return the name of a library's table. Ours finds it in PYNAMODB_MUTEX_TABLE."""
-    return f"bench-{name.replace(' ', '-')}"
-
-
 def keys_of(name: str) -> tuple[str, ...]:
     """Return the key attributes of a library's table, all strings."""
     return ("key",) if name == FLOOR else LIBRARIES[name].keys
-
-
-class Library(Protocol):
-    """A lock library in one process.
-
-    Args:
-        lease: Lease in seconds; None for the library's default.
-    """
-
-    def __init__(self, lease: float | None = None) -> None: ...
-
-    def take(self, key: str) -> Any:
-        """Acquire a lock, and wait for it if the library can; return it for `release`, None if it was not acquired."""
-        ...
-
-    def release(self, lock: Any) -> None:
-        """Release a lock that `take` returned."""
-        ...
-
-    def held(self, lock: Any) -> bool:
-        """Return whether the library believes that it holds a lock. Not all libraries can answer this."""
-        ...
-
-    def close(self) -> None:
-        """End the threads of the library, if it has any."""
 
 
 class Ours(Library):
@@ -160,12 +140,11 @@ class DyndbMutex(Library):
 
 def made(name: str, lease: float | None = None) -> Library:
     """Return a library by its name."""
-    if name == FLOOR:
-        return importlib.import_module("dev.bench.floor").Floor(lease)
     return _LIBRARIES[name](lease)
 
 
 _LIBRARIES: dict[str, type[Library]] = {
+    FLOOR: Floor,
     OURS: Ours,
     FAIR: OursFair,
     PYTHON_CLIENT: PythonClient,

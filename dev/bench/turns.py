@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import boto3
 
-from dev.bench import FAIR, OURS, failure
+from dev.bench import FAIR, OURS, failure, table_of
 from dev.bench.children import Child, ChildError
-from dev.bench.libraries import made, table_of
+from dev.bench.libraries import made
 from dev.bench.tables import Table, number
 from dev.bench.wire import Counts, Wire, wired
 from dev.simulation.values import size_of_item

@@ -10,10 +10,10 @@ from botocore.exceptions import ClientError
 from docutils.core import publish_doctree
 
 import dev.bench.__main__ as command
-from dev.bench import FAIR, FLOOR, OURS, Setting, failure, turns
+from dev.bench import FAIR, FLOOR, OURS, Setting, failure, table_of, turns
 from dev.bench.charges import UnknownOperationError, units
 from dev.bench.floor import Floor
-from dev.bench.libraries import Ours, keys_of, table_of
+from dev.bench.libraries import Ours, keys_of
 from dev.bench.scenarios import cycle, row, start
 from dev.bench.tables import Table, as_rst, as_text, number, rows_of
 from dev.bench.wire import ROOT, Counts, wired

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dev.bench import OURS, PYTHON_CLIENT, Setting, failure
+from dev.bench import OURS, PYTHON_CLIENT, Library, Setting, failure
 from dev.bench.children import Child, preload
-from dev.bench.libraries import Library, made
+from dev.bench.libraries import made
 from dev.bench.tables import Table, number, rows_of
 from dev.bench.wire import Wire, wired
 

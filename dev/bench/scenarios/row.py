@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import boto3
 
-from dev.bench import FLOOR, OURS, Setting, failure
-from dev.bench.libraries import Library, made
+from dev.bench import FLOOR, OURS, Library, Setting, failure
+from dev.bench.libraries import made
 from dev.bench.tables import Table, number, rows_of, times
 from dev.bench.wire import Wire, wired
 

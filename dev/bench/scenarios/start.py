@@ -9,8 +9,16 @@ import time
 from statistics import median
 from typing import Any
 
-from dev.bench import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PYTHON_CLIENT, Setting, failure
-from dev.bench.libraries import table_of
+from dev.bench import (
+    BLOCK_LOCK,
+    DYNDB_MUTEX,
+    FLOOR,
+    OURS,
+    PYTHON_CLIENT,
+    Setting,
+    failure,
+    table_of,
+)
 from dev.bench.tables import Table, number, rows_of, times
 from dev.bench.wire import Wire, wired
 

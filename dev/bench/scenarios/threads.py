@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from dev.bench import BLOCK_LOCK, OURS, PYTHON_CLIENT, Setting, failure
+from dev.bench import BLOCK_LOCK, OURS, PYTHON_CLIENT, Library, Setting, failure
 from dev.bench.children import Child, preload
-from dev.bench.libraries import Library, made
+from dev.bench.libraries import made
 from dev.bench.tables import Table, number
 from dev.bench.wire import Wire, wired
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import dev.chaos
 from dev.chaos.checker import check
 from dev.chaos.history import Event, read
-from dev.chaos.run import Options, Run
+from dev.chaos.injector import LockRun
+from dev.chaos.run import Options
 from dev.chaos.verdicts import Report, in_all
 from pynamodb_mutex.testing import why_no_dynamodb_local
 
@@ -69,7 +70,7 @@ def _run(asked: Options, keep: Path | None) -> Report:
     folder = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     for old in folder.glob("*.jsonl"):
         old.unlink()
-    facts = Run(asked, folder)()
+    facts = LockRun(asked, folder)()
     events = read(folder)
     report = check(events, facts)
     text = "\n".join(report.lines())

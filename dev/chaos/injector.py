@@ -1,7 +1,7 @@
 """Injects faults other than those of requests: it stops, kills and forks processes, falsifies clocks, cuts clients off,
 deletes rows, and breaks claims by force.
 
-`network` has the faults of requests, and `shim` the clocks. `run` starts an injector.
+`network` has the faults of requests, and `shim` the clocks. `LockRun` is a run with the injector of this module.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import PynamoDBException
 
 from dev.chaos.network import Wire
+from dev.chaos.run import Client, Run
 from dev.chaos.tables import KEYS, ROWS, tables
-
-if TYPE_CHECKING:
-    from dev.chaos.run import Client, Run
 
 HOUR = 3600.0
 
@@ -209,3 +206,10 @@ class LockFaultInjector(FaultInjector):
         except PynamoDBException:
             return
         self._record("reap", key=key)
+
+
+class LockRun(Run):
+    """A run whose injector knows the locks of `dev.chaos.tables`, as its clients do."""
+
+    def injector(self, proxies: list[Wire]) -> LockFaultInjector:
+        return LockFaultInjector(self, *proxies)

@@ -22,7 +22,6 @@ from dev.chaos.figures import Counts
 from dev.chaos.history import Event, outages, read
 from dev.chaos.timeline import draw
 from dev.chaos.verdicts import PROPERTIES, Report, in_all
-from dev.peers.table import lines
 
 _HERE = Path(__file__).parent
 INJECTED = {
@@ -89,7 +88,7 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
         loader=FileSystemLoader(_HERE), undefined=StrictUndefined, autoescape=True
     )
     versions = {name: version(name) for name in ("pynamodb-mutex", "pynamodb", "botocore")}
-    peers, models = folder / "peers.json", folder / "models.txt"
+    peers, models = folder / "peers.txt", folder / "models.txt"
     return environment.get_template("page.html").render(
         whole=whole,
         runs=runs,
@@ -97,7 +96,7 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
         injected={name: _of(whole, name) for name in INJECTED},
         figures={name: str(v) for name, v in whole.figures.items() if name not in INJECTED},
         versions={"Python": platform.python_version(), **versions},
-        peers=lines(json.loads(peers.read_text())) if peers.exists() else None,
+        peers=peers.read_text() if peers.exists() else None,
         peers_drawn=(folder / "peers.png").exists(),
         models=models.read_text() if models.exists() else None,
     )

@@ -52,6 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         figures["libraries"][library] = _tried(library, options, figures["seeds"])
         (options.out / "peers.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (options.out / "peers.txt").write_text("\n".join(lines(figures)) + "\n")
     print("\n".join(lines(figures)))
     if options.kills:
         _picture(figures, options.out / "peers.png")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb.exceptions import PynamoDBException
 
 from dev.simulation.judge import Judge, Watched
-from dev.simulation.network import Exchange, Fault
+from dev.simulation.network import Exchange, Fault, Network
 from dev.simulation.schedule import Lock, create_tables
 from dev.simulation.threads import installed
 from dev.simulation.world import Process, ViolationError, World
@@ -95,8 +95,9 @@ class SmallWorld(World):
         super().__init__(keep_trace=keep_trace)
         self._states = states
         self._received: dict[str, int] = {}
-        self.jitter = self.network.latency = self.network.late_reads = 0.0
-        self.network.script = self._choose_fault
+        network = Network(self)
+        self.jitter = network.latency = network.late_reads = 0.0
+        network.script = self._choose_fault
         self._choices = choices
         self._faults = faults
         self.faults_met = 0

@@ -17,7 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dev.simulation.network import EPOCH, HOST_SKEW
+from dev.simulation.network import HOST_SKEW
+from dev.simulation.world import EPOCH, Observer
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP
@@ -26,7 +27,6 @@ from pynamodb_mutex._runtime.callers import caller
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World
 
     Place = tuple[str, Any]
@@ -76,7 +76,7 @@ class Watched:
     locks: tuple[str, str] | None = None
 
 
-class Judge:
+class Judge(Observer):
     """Watches the tables and processes of a world, and reports violations to it.
 
     Args:
@@ -185,14 +185,14 @@ class Judge:
 
     # -- fair waiters -------------------------------------------------------------------------------
 
-    def failed(self, exchange: Exchange) -> None:
+    def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
         """Note that a request meets a fault: its process may be late from now on.
 
         The request may be one that joins the line or leaves it. Then its waiter may stand in line without waiting, and
         others rightly take it for dead. So every waiter whose entry is among the values of the request is doubtful.
         """
-        self._failures.setdefault(exchange.thread.process, []).append(self._world.now)
-        for value in exchange.kwargs.get("ExpressionAttributeValues", {}).values():
+        self._failures.setdefault(process, []).append(self._world.now)
+        for value in kwargs.get("ExpressionAttributeValues", {}).values():
             self._doubtful.add(value.get("S", ""))
 
     def interrupted(self, process: Process) -> None:

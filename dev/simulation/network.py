@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     Outcome = Callable[[], dict[str, Any]]
 
-EPOCH = 1_800_000_000.0
-"""Server time at the beginning of a world, in seconds since 1970; where a test does not need another."""
-
 HOST_SKEW = 0.1
 """Largest difference between the clocks of two of DynamoDB's hosts, in seconds."""
 
@@ -217,6 +214,9 @@ A client looks its world up here for each request, for PynamoDB keeps the client
 class Network:
     """Carries requests to DynamoDB and answers back, or loses, delays and doubles them.
 
+    Args:
+        world: The world; the network registers itself with it.
+
     Attributes:
         faults: Shares of random faults.
         script: Returns the fault of a request; where it returns None, `faults` decides.
@@ -225,14 +225,13 @@ class Network:
         log: The requests, in the order in which they were sent.
         applying: The request that DynamoDB evaluates now; None if it evaluates none.
         proxies: Objects that carry the requests of an endpoint instead, by its URL.
-        epoch: Server time at the beginning of the world, in seconds since 1970.
         latency: Mean time in seconds of a request on its way, and of an answer.
         late_reads: Share of eventually consistent reads that may miss the latest writes.
     """
 
-    def __init__(self, world: World, epoch: float) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self.epoch = epoch
+        world.network = self
         self.latency = 0.004
         self.late_reads = 0.1
         self.proxies: dict[str, Any] = {}
@@ -281,8 +280,7 @@ class Network:
         if fault is None:
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
             return
-        if world.judge is not None:
-            world.judge.failed(exchange)
+        world.judge.failed(exchange.thread.process, exchange.kwargs)
         world.note(str(exchange.thread), f"  {fault.kind}")
         seconds = fault.seconds
         hangs = rng.choice((0.05, 0.5, exchange.client.hangs_for)) if seconds is None else seconds
@@ -341,7 +339,7 @@ class Network:
             )
         # Each answer comes from some host of DynamoDB, with a clock of its own and a Date in whole seconds.
         skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
-        date = _date(math.floor(self.epoch + world.now + skew))
+        date = _date(math.floor(world.epoch + world.now + skew))
         operation, name = exchange.operation, str(exchange.thread)
         self.applying = exchange
         try:

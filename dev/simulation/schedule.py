@@ -25,9 +25,9 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from dev.simulation.judge import Judge, Watched
-from dev.simulation.network import EPOCH, Faults
+from dev.simulation.network import Faults, Network
 from dev.simulation.threads import installed, run_tasks
-from dev.simulation.world import Process, ViolationError, World
+from dev.simulation.world import EPOCH, Process, ViolationError, World
 from pynamodb_mutex import (
     LockItem,
     Mutex,
@@ -202,6 +202,7 @@ class Schedule:
 
     def __init__(self, seed: int, size: Size | None = None, *, keep_trace: bool = False) -> None:
         self.world = World(seed, keep_trace=keep_trace)
+        Network(self.world)
         self._rng = self.world.rng
         create_tables(self.world.tables)
         self.judge = Judge(

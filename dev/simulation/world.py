@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from dev.simulation.network import EPOCH, Network
 from dev.simulation.table import Tables
 from pynamodb_mutex._operations.effects import Wait
 from pynamodb_mutex._protocol.server_time import DRIFT
@@ -35,10 +34,12 @@ from pynamodb_mutex._runtime.clock import LocalClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dev.simulation.judge import Judge
     from pynamodb_mutex._dynamodb.store import Request, Store
     from pynamodb_mutex._operations.effects import Effect
     from pynamodb_mutex._operations.events import Event
+
+EPOCH = 1_800_000_000.0
+"""Server time at the beginning of a world, in seconds since 1970; where a test does not need another."""
 
 MOST_STEPS = 100_000
 """Most events within one `World.run`. A schedule has a few thousand; more mean an endless loop."""
@@ -48,6 +49,34 @@ class ViolationError(AssertionError):
     """A promise of the library was broken in a simulated world."""
 
 
+class Observer:
+    """What a world reports of its processes, here to nobody: see `judge`."""
+
+    def disturbed(self, process: Process) -> None:
+        """An outage of a process begins or ends."""
+
+    def froze(self, process: Process) -> None:
+        """The clock of a process has stood still, and goes on."""
+
+    def goes_on(self, process: Process, caller: int) -> None:
+        """A thread or task goes on with an operation."""
+
+    def waits(self, process: Process, caller: int) -> None:
+        """A thread or task sleeps until it is woken or a time comes."""
+
+    def stepped(self, process: Process) -> None:
+        """A step of an operation has ended."""
+
+    def believes(self, process: Process, claim: Any) -> None:
+        """A process holds a claim from now on."""
+
+    def ended(self, process: Process, store: Store, key: str, claim: Any) -> None:
+        """A process no longer holds a claim."""
+
+    def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
+        """A request with these parameters meets a fault."""
+
+
 class World:
     """The true time, the one source of randomness, and the queue of events.
 
@@ -55,15 +84,16 @@ class World:
         seed: Seed of `rng`.
         now: True time, in seconds since the world began.
         rng: The one random number generator.
+        epoch: Server time at the beginning, in seconds since 1970.
         tables: DynamoDB.
-        network: The network between the processes and DynamoDB.
+        network: The `Network` between the processes and DynamoDB, which registers itself.
         processes: Processes that have not crashed.
         process: The process that runs now; None if none does.
         thread: The thread that runs now; None if none does.
         jitter: Longest delay, in seconds, before a new thread begins, and before a thread goes on after its process
             was stopped.
         main: The thread of the test itself, if the test takes part in the world; else None.
-        judge: The judge that sees each applied write and each step of an operation; None if there is none.
+        judge: Observes the processes: the `Judge`, once one has registered itself.
         trace: One line for each event that was noted; None if no trace is kept.
         hub: The greenlet that runs the queue. Each simulated thread switches back to it when it blocks.
         has_ended: Whether `end` was called. From then on a thread that would block ends instead.
@@ -74,13 +104,14 @@ class World:
         self.now = 0.0
         self.rng = random.Random(seed)
         self.tables = Tables(clock=lambda: self.now)
-        self.network = Network(self, epoch)
+        self.epoch = epoch
+        self.network: Any = None
         self.jitter = 0.001
         self.processes: list[Process] = []
         self.process: Process | None = None
         self.thread: Thread | None = None
         self.main: MainThread | None = None
-        self.judge: Judge | None = None
+        self.judge = Observer()
         self.trace: list[str] | None = [] if keep_trace else None
         self.hub = getcurrent()
         self.has_ended = False
@@ -216,7 +247,7 @@ class World:
         """
         self._queue.clear()
         # While the threads unwind they still release locks. That is no part of the schedule, and must not be judged.
-        self.has_ended, self.judge, self.trace = True, None, None
+        self.has_ended, self.judge, self.trace = True, Observer(), None
         for thread in self._threads:
             if thread.has_begun:
                 self.switch_to(thread)
@@ -299,7 +330,7 @@ class Process(of_runtime.Process):
         # A generator of its own: a variant that reads the wall clock must not change the rest of the schedule.
         chance = random.Random(f"{self.world.seed} {self.name}")
         wrong = chance.choice((-1, 1)) * 3600.0 ** chance.random()
-        return self.world.network.epoch + self.world.now + wrong
+        return self.world.epoch + self.world.now + wrong
 
     def true_time(self, local: float) -> float:
         """Return the true time at which the local clock will show a time, unless it is frozen before."""
@@ -328,10 +359,7 @@ class Process(of_runtime.Process):
 
         See the method of the library for the arguments and the result.
         """
-        judge = self.world.judge
-        if judge is None:
-            return super().step(resume, value, request, sent, events, blocks=blocks)
-        me = caller(labelled=False).number
+        judge, me = self.world.judge, caller(labelled=False).number
         judge.goes_on(self, me)
         try:
             effect, now = super().step(resume, value, request, sent, events, blocks=blocks)
@@ -355,14 +383,12 @@ class Process(of_runtime.Process):
         """Note that this process now holds a key, and report that to the judge."""
         super().note_holder(store, key, claim)
         self.world.note(str(self.world.thread), f"  HOLDS {key} by {claim.fencing_token}")
-        if self.world.judge is not None:
-            self.world.judge.believes(self, claim)
+        self.world.judge.believes(self, claim)
 
     def forget_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that this process no longer holds a key, and report that to the judge."""
         super().forget_holder(store, key, claim)
-        if self.world.judge is not None:
-            self.world.judge.ended(self, store, key, claim)
+        self.world.judge.ended(self, store, key, claim)
         self.world.note(str(self.world.thread), f"  holds {key} no more: {claim.belief.state.name}")
 
     # -- outages ------------------------------------------------------------------------------------
@@ -386,8 +412,7 @@ class Process(of_runtime.Process):
         if self._paused is not None:
             return
         self.world.note(self.name, f"{'FREEZE' if freeze else 'STOP'} for {seconds:.3f} s")
-        if self.world.judge is not None:
-            self.world.judge.disturbed(self)
+        self.world.judge.disturbed(self)
         self._paused = []
         if freeze:
             # before `frozen_at` is set: from then on `clock` returns `_local`
@@ -399,13 +424,11 @@ class Process(of_runtime.Process):
         paused, self._paused = self._paused or [], None
         if not self.lives:
             return
-        if self.world.judge is not None:
-            self.world.judge.disturbed(self)
+        self.world.judge.disturbed(self)
         if self.frozen_at is not None:
             self._begin, self.frozen_at = self.world.now, None
             self.clock_ran_on = self._local
-            if self.world.judge is not None:
-                self.world.judge.froze(self)
+            self.world.judge.froze(self)
         self.world.note(self.name, "goes on")
         # What came meanwhile is processed now, in any order, and through `when_it_runs` again: the process may be
         # suspended once more before a call's turn has come.

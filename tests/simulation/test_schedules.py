@@ -17,7 +17,7 @@ from dev.simulation.__main__ import main
 from dev.simulation.explore import Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.judge import Judge, Watched
-from dev.simulation.network import Fault
+from dev.simulation.network import Fault, Network
 from dev.simulation.picture import draw
 from dev.simulation.schedule import Lock, Size, create_tables, kind_of, play
 from dev.simulation.threads import installed, run_tasks
@@ -204,6 +204,7 @@ def test_broken_library_is_caught_in_a_small_world_with_one_fault(name):
 
 def judged_world():
     world = World(1)
+    Network(world)
     create_tables(world.tables)
     Judge(world, {"locks": Watched("")})
     return world

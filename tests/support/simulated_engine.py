@@ -30,7 +30,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from dev.faultproxy import proxy as of_proxy
 from dev.faultproxy.proxy import FaultProxy
 from dev.faultproxy.wire import Exchange, Reply
-from dev.simulation.network import Client, _raiser, service_model, worlds
+from dev.simulation.network import Client, Network, _raiser, service_model, worlds
 from dev.simulation.replay import decoded
 from dev.simulation.table import Refusal
 from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, of_world, threading_of
@@ -49,7 +49,8 @@ def simulated_engine() -> Iterator[Engine]:
     """Let the calling test be the main thread of a process in a world of its own."""
     # what of a second is over is the same each time: DynamoDB shows its time in whole ones
     world = World(epoch=math.floor(time.time()) + 0.5)
-    world.network.latency = world.network.late_reads = world.jitter = 0.0
+    network = Network(world)
+    network.latency = network.late_reads = world.jitter = 0.0
     with installed(world) as threading:
         process = Process(world, "test", rate=1.0)
         with acting_as(world, process), _stand_ins(world, threading):
@@ -96,7 +97,7 @@ class _Time:
         self.sleep = world.sleep
 
     def time(self) -> float:
-        return self._world.network.epoch + self._world.now
+        return self._world.epoch + self._world.now
 
     def monotonic(self) -> float:
         assert self._world.process is not None
@@ -220,10 +221,9 @@ class SimulatedProxy(FaultProxy):
 
     def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
         operation = headers["X-Amz-Target"].rpartition(".")[2]
-        network = self._world.network
         kwargs = json.loads(raw, object_hook=decoded)
         kwargs.pop("ReturnConsumedCapacity", None)
-        date = formatdate(network.epoch + self._world.now, usegmt=True)
+        date = formatdate(self._world.epoch + self._world.now, usegmt=True)
         headers = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-RequestId": "SIMULATED"}
         try:
             body, status = self._world.tables.apply(operation, kwargs), 200

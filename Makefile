@@ -110,12 +110,13 @@ $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 compat: $(COMPAT_VENV)/.installed ## PynamoDB's own tests, with row locks on every model (ARGS=... for its options)
 	@$(COMPAT_VENV)/bin/python -m dev.compat $(ARGS)
 
-lint: $(VENV)/.installed ## check style, format, layers and types
+lint: $(VENV)/.installed ## check style, format, layers and types, and count lines of code
 	$(VENV)/bin/lint-imports --no-cache
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
+	@$(IN_VENV) dev.weight
 
 docs: $(VENV)/.installed ## build the documentation into build/docs, and count its words; a warning is an error
 	@if test -f docs/conf.py; then \

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.validate import ParamValidator
+from pynamodb.connection import Connection
 from pynamodb.exceptions import TableError
 
 from pynamodb_mutex._dynamodb.answers import explained
@@ -36,10 +37,11 @@ _SETTINGS = {
 }
 
 
-_INDEXES = {
-    "global_secondary_indexes": "GlobalSecondaryIndexes",
-    "local_secondary_indexes": "LocalSecondaryIndexes",
-}
+class _Described(Connection):
+    """Returns the parameters of a request as PynamoDB makes them, and does not send it."""
+
+    def dispatch(self, _: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
+        return operation_kwargs
 
 
 def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
@@ -116,59 +118,32 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
             known = ", ".join(sorted(set(shape.members) - own))
             msg = f"create_table has no option {name!r}{hint}. Its options: {known}"
             raise TypeError(msg)
-    schema = schema_of(model)
     meta: Any = model.Meta
-    request: dict[str, Any] = {
-        "TableName": meta.table_name,
-        "AttributeDefinitions": schema["attribute_definitions"],
-        "KeySchema": sorted(schema["key_schema"], key=lambda key: key["KeyType"]),
-        "BillingMode": meta.billing_mode,
-    }
-    if getattr(meta, "tags", None):
-        request["Tags"] = [{"Key": key, "Value": value} for key, value in meta.tags.items()]
-    if getattr(meta, "stream_view_type", None):
-        request["StreamSpecification"] = {
-            "StreamEnabled": True,
-            "StreamViewType": meta.stream_view_type,
-        }
     throughput = options.get("ProvisionedThroughput")
-    if throughput is not None:
-        request["BillingMode"] = "PROVISIONED"
-    elif options.get("BillingMode", meta.billing_mode) == "PROVISIONED":
-        throughput = request["ProvisionedThroughput"] = {
-            "ReadCapacityUnits": getattr(meta, "read_capacity_units", None),
-            "WriteCapacityUnits": getattr(meta, "write_capacity_units", None),
-        }
-    request |= _indexes(schema, throughput)
-    request |= options
+    mode = "PROVISIONED" if throughput else options.get("BillingMode", meta.billing_mode)
+    view = getattr(meta, "stream_view_type", None)
+    request = _Described().create_table(
+        meta.table_name,
+        **schema_of(model),
+        billing_mode="PROVISIONED" if mode == "PROVISIONED" else "PAY_PER_REQUEST",
+        read_capacity_units=getattr(meta, "read_capacity_units", None),
+        write_capacity_units=getattr(meta, "write_capacity_units", None),
+        stream_specification=view and {"stream_enabled": True, "stream_view_type": view},
+        tags=getattr(meta, "tags", None),
+    )
+    request |= {"BillingMode": mode, **options}
+    if mode == "PROVISIONED":
+        for index in request.get("GlobalSecondaryIndexes", []):
+            # Each needs its own: DynamoDB has no default. Without numbers in its Meta an index has the table's.
+            index["ProvisionedThroughput"] = (
+                index["ProvisionedThroughput"] or request["ProvisionedThroughput"]
+            )
     # PynamoDB's client does not validate parameters, and would drop a misspelt one.
     report = ParamValidator().validate(request, shape)
     if report.has_errors():
         msg = f"create_table: {report.generate_report()}"
         raise ValueError(msg)
     return request
-
-
-def _indexes(schema: Any, throughput: Any) -> dict[str, Any]:
-    """Return CreateTable's parameters for a model's indexes.
-
-    Args:
-        schema: The model's schema, as PynamoDB describes it.
-        throughput: Provisioned throughput of the table; None if it is on-demand.
-    """
-    made: dict[str, Any] = {}
-    for kind, option in _INDEXES.items():
-        for index in schema[kind]:
-            described = {
-                "IndexName": index["index_name"],
-                "KeySchema": sorted(index["key_schema"], key=lambda key: key["KeyType"]),
-                "Projection": index["projection"],
-            }
-            if throughput is not None and kind == "global_secondary_indexes":
-                # Each needs its own: DynamoDB has no default. Without numbers in its Meta an index has the table's.
-                described["ProvisionedThroughput"] = index["provisioned_throughput"] or throughput
-            made.setdefault(option, []).append(described)
-    return made
 
 
 def _existing(client: Any, request: dict[str, Any], *, wait: bool) -> tuple[bool, dict[str, Any]]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._handles import Handle, Lock, note_not_released, refusing
 from pynamodb_mutex._operations.options import check_bool, made
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import Held, HeldClaim
+    from pynamodb_mutex._operations.held import Held
     from pynamodb_mutex._operations.options import CommonOptions
     from pynamodb_mutex._protocol.claim import Loss
     from pynamodb_mutex.exceptions import MutexNotHeldError
@@ -99,8 +100,8 @@ class AsyncLock(Handle[Any], Generic[L]):
         inside = functools.partial(make, **options)
         return made(cls, inside, on_lost, cancel_on_loss=cancel_on_loss)
 
-    def _mine(self) -> HeldClaim | Held | None:
-        held: HeldClaim | Held | None = self._lock._mine()
+    def _mine(self) -> Held | None:
+        held: Held | None = self._lock._mine()
         return held
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
@@ -130,7 +131,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
         # caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
-            operation, lambda held: _nothing() if held is None else lock._releasing(held)
+            operation, lambda held: _nothing() if held is None else release(held)
         )
         if held is None:
             return False
@@ -143,7 +144,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         # then run while the request below is awaited, and cancel a task that has left the lock.
         held = self._lock._current("release")
         self._end_holding(held)
-        await self._end(self._lock._releasing(held), sys.exc_info()[1])
+        await self._end(release(held), sys.exc_info()[1])
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
@@ -170,7 +171,7 @@ class AsyncLock(Handle[Any], Generic[L]):
     def _leaving(self, _: Any) -> Operation[None]:
         """Return the operation that leaves the block which a cancelled task has just entered."""
         _, held = self._lock._leave_block(None)
-        return _nothing() if held is None else self._lock._releasing(held)
+        return _nothing() if held is None else release(held)
 
     async def _run(
         self, operation: Operation[R], undo: Callable[[R], Operation[Any]] | None = None
@@ -246,7 +247,7 @@ class AsyncLock(Handle[Any], Generic[L]):
             # was interrupted nevertheless, and its CancelledError, which is ours, must not look like success.
             raise MutexLostError(f"{self._lock!r} had been lost: {loss.value}", loss=loss)
 
-    def _begin(self, held: HeldClaim | Held) -> None:
+    def _begin(self, held: Held) -> None:
         """Record that this task holds the lock, so that a loss can cancel it."""
         me = caller(labelled=False)
         forget = functools.partial(self._holders.pop, me)
@@ -310,7 +311,7 @@ class _HoldingTask:
     """
 
     def __init__(
-        self, held: HeldClaim | Held, forget: Callable[[Any], object], *, cancel_on_loss: bool
+        self, held: Held, forget: Callable[[Any], object], *, cancel_on_loss: bool
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.held = held

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-H = TypeVar("H", bound="HeldClaim | Held")
+H = TypeVar("H", bound="Held")
 """Type of a handle's acquisitions: one claim, or several claims that are held together."""
 
 
@@ -327,26 +327,21 @@ class Lock(Handle[H]):
         return self._begin_block(held, me, frame)
 
     def _begin_block(self, held: H, me: Caller, frame: int) -> H:
-        self._blocks_of(held).blocks += 1
+        held.together.blocks += 1
         self._entered.setdefault(me, []).append((held, frame))
         return held
 
-    @staticmethod
-    @abstractmethod
-    def _blocks_of(held: H) -> Held:
-        """Return the object that counts the ``with`` blocks of an acquisition."""
-
-    @abstractmethod
-    def _releasing(self, held: H) -> Operation[None]:
-        """Release an acquisition."""
-
-    @abstractmethod
     def _renewing(self, lease: float | None) -> Operation[None]:
         """Renew the lock, for ``lease`` seconds or, if None, for each lock's own lease."""
+        if lease is not None:
+            check_lease(lease)
+        return renew(self._current("renew"), lease)
 
-    @abstractmethod
     def _ensuring(self, at_least: float) -> Operation[None]:
         """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
+        held = self._current("ensure_held")
+        check_at_least(at_least, held.lease)
+        return ensure_held(held, at_least)
 
     def _leave_block(
         self, error: BaseException | None, *, was_cut_short: bool = False
@@ -363,7 +358,7 @@ class Lock(Handle[H]):
         who = self._who_began(error)
         block: Any = take_last(self._entered, who)
         entered: H = block[0]
-        together = self._blocks_of(entered)
+        together = entered.together
         together.blocks -= 1
         together.may_go_on = together.may_go_on or was_cut_short
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
@@ -390,7 +385,7 @@ class Lock(Handle[H]):
     def _ending_block(self, held: H) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
         if not held.is_released:
-            yield from self._releasing(held)
+            yield from release(held)
 
     @abstractmethod
     def _asking(self) -> Operation[bool]:
@@ -418,7 +413,7 @@ class Lock(Handle[H]):
                 TransactWriteError for several.
         """
         held = self._current("release")
-        run(current_process(), self._releasing(held), may_be_deferred=True)
+        run(current_process(), release(held), may_be_deferred=True)
 
     def renew(self, lease: float | None = None) -> None:
         """Renew now, by one request. The new end counts from now and is never before the old one.
@@ -635,29 +630,12 @@ class LockGroup(HandleOfSeveral, Lock["Held"]):
             handle._attempts[me] = None
         return None
 
-    @staticmethod
-    def _blocks_of(held: Held) -> Held:
-        return held
-
     def _current(self, what: str) -> Held:
         held = super()._current(what)
         # the latest acquisition is remembered after its release, for `lost` and `loss`
         if held.is_released:
             raise self._not_held_error(what)
         return held
-
-    def _releasing(self, held: Held) -> Operation[None]:
-        return release(held)
-
-    def _renewing(self, lease: float | None) -> Operation[None]:
-        if lease is not None:
-            check_lease(lease)
-        return renew(self._current("renew"), lease)
-
-    def _ensuring(self, at_least: float) -> Operation[None]:
-        held = self._current("ensure_held")
-        check_at_least(at_least, held.lease)
-        return ensure_held(held, at_least)
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
         return MutexNotHeldError(f"{what}: {self._names} are not held", key=self._locks[0].key)

@@ -18,6 +18,7 @@ from pynamodb_mutex._async_handles import AsyncLock, AsyncTransaction
 from pynamodb_mutex._handles import HandleOfOne, HandleOfSeveral
 from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import check_options
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._row_locks import LockedRows, RowLock, RowLocks
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.groups import Semaphore
@@ -182,7 +183,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         attachment = lock._attachment(read, who, blocks=False)
         # If the task is cancelled after the write was applied, the lock is released: the ticket is used up, so nobody
         # else could release it.
-        claim: HeldClaim = await mutex._run(lock._attaching(attachment, who), lock._releasing)
+        claim: HeldClaim = await mutex._run(lock._attaching(attachment, who), release)
         mutex._begin(claim)
         return mutex
 
@@ -224,7 +225,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         lock: Any = self._inside._for_ticket(read, model)
         who = caller()
         claim = yield from lock._attaching(lock._attachment(read, who, blocks=False), who)
-        yield from lock._releasing(claim)
+        yield from release(claim)
 
     async def save_data(self, data: Any) -> None:
         """Write the payload into the row, guarded: see `~pynamodb_mutex.Mutex.save_data`."""

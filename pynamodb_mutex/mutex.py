@@ -18,13 +18,11 @@ from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
     FOREVER,
     LockOptions,
-    check_at_least,
     check_lease,
     check_several,
     made,
 )
-from pynamodb_mutex._operations.release import force, release
-from pynamodb_mutex._operations.renew import ensure_held, renew
+from pynamodb_mutex._operations.release import force
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._runtime.callers import caller
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.attach import Attachment, Ticket
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import Held, HeldClaim
+    from pynamodb_mutex._operations.held import HeldClaim
     from pynamodb_mutex._operations.options import CommonOptions
     from pynamodb_mutex._operations.shared import Shared
 
@@ -346,22 +344,6 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             raise MutexAlreadyHeldError(msg, key=self._options.key, owner=mine.contender.owner)
         mine.depth += 1
         return mine
-
-    @staticmethod
-    def _blocks_of(held: HeldClaim) -> Held:
-        return held.together
-
-    def _releasing(self, held: HeldClaim) -> Operation[None]:
-        return release(held)
-
-    def _renewing(self, lease: float | None) -> Operation[None]:
-        if lease is not None:
-            check_lease(lease)
-        return renew(self._current("renew"), lease)
-
-    def _ensuring(self, at_least: float) -> Operation[None]:
-        check_at_least(at_least, self._options.lease)
-        return ensure_held(self._current("ensure_held"), at_least)
 
     @property
     def _to_enter(self) -> HeldClaim | None:

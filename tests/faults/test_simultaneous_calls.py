@@ -44,6 +44,7 @@ from pynamodb_mutex import (
 from pynamodb_mutex._dynamodb.store import Request
 from pynamodb_mutex._operations import renew
 from pynamodb_mutex._operations.held import HeldClaim
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._runtime.process import current_process, forget_everything
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
@@ -528,10 +529,10 @@ def test_lock_is_not_ensured_while_a_write_unlocks_it(row_scene):
 
 def test_second_release_of_several_says_that_they_are_released(keys):
     group = held(keys.group())
-    release = group._releasing(group._current("release"))  # of a thread that is stopped just now
+    late = release(group._current("release"))  # of a thread that is stopped just now
     group.release()
     with pytest.raises(MutexNotHeldError, match="released"):
-        run(current_process(), release)
+        run(current_process(), late)
 
 
 def test_ctrl_c_in_a_receiver_that_released_several_is_raised_as_it_is(keys):

@@ -33,6 +33,7 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
 )
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import expire
@@ -386,7 +387,7 @@ def test_detach_of_what_another_thread_releases_meanwhile(scene, pool):
     acquired = giver._latest
 
     def meanwhile():
-        releasing.append(pool.submit(run, current_process(), giver._releasing(acquired)))
+        releasing.append(pool.submit(run, current_process(), release(acquired)))
         until(lambda: acquired.is_released)
 
     scene.proxy.next(net.after(meanwhile), op="renew")

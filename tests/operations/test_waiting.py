@@ -463,7 +463,7 @@ def test_waiter_that_is_not_first_in_line_learns_the_holder_too(table, queue, po
 def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):
     lock = held(mutex(auto_renew=False))
     # one has found its acquisition, and the other comes first
-    late = lock._releasing(lock._latest)
+    late = release(lock._latest)
     sent.clear()
     pool.submit(lock.release).result(60)
     with pytest.raises(MutexNotHeldError, match="released"):

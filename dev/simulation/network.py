@@ -268,7 +268,7 @@ class Network:
             thread.answered_at = world.now
         return outcome()
 
-    def _carry(self, exchange: Exchange) -> None:  # noqa: C901, PLR0912 - one branch for each kind of fault
+    def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one branch for each kind of fault
         world, rng = self._world, self._world.rng
         fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
         there, back = self._takes(), self._takes()

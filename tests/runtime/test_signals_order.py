@@ -422,9 +422,10 @@ def test_signals_come_in_order_however_threads_interleave(
 
 
 def test_thread_that_acquires_does_not_deliver_what_another_thread_is_delivering(
-    scene, monkeypatch
+    scene, monkeypatch, caplog
 ):
     """There is no receiver of `acquired`; the log of it is slow, and meanwhile the lock is lost, and won back."""
+    caplog.set_level("DEBUG", "pynamodb_mutex")
     slow, mutex, order, threads = Slow(scene.key), scene.mutex(auto_renew=False), [], []
 
     def log_slowly(event):

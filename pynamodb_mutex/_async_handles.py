@@ -65,7 +65,7 @@ class _Unawaited:
         return self._coroutine.__await__()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(f"{self.__qualname__}() has no truth value: await it")
+        raise TypeError(f"{self.__name__}() has no truth value: await it")
 
 
 def _to_be_awaited(function: Callable[P, R]) -> Callable[P, R]:

@@ -441,8 +441,11 @@ def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]
 
 
 def _undo_turn(turn: Turn[HeldClaim, Contender]) -> Operation[None]:
-    """Leave the local queue, and take back what was handed over. A turn that stays would keep all behind it waiting."""
-    granted = yield from _leave_line(turn)
+    """Leave the local queue, and take back what was handed over. A turn that stays would keep all behind it waiting.
+
+    This does not wait for a hand-over that is under way: the thread that hands over finds the turn gone, and releases.
+    """
+    granted = turn.leave()
     if granted is not None:
         yield from take_back(granted)
 

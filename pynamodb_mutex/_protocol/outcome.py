@@ -106,8 +106,8 @@ def shows_release(own: OwnClaim, claim: Claim) -> bool:
         own: Our claim.
         claim: What the row that refused the release says.
     """
-    # The row is as a release leaves it, or the next holder found it so: whoever takes over a claim that stands, or that was
-    # not released, notes its owner.
+    # The row is as a release leaves it, or the next holder found it so: whoever takes over a claim that stands notes its
+    # owner.
     as_left = _is_ours(own, claim) and claim.expires_at is None
     is_next = loss_of(own, claim) is Loss.TAKEN and claim.version == own.version + 1
     return as_left or (is_next and not claim.abandoned_by)

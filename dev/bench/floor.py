@@ -21,7 +21,7 @@ _TAKE = {
     ),
     "UpdateExpression": (
         "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11,"
-        " #3 = if_not_exists (#3, :13) + :14, #9 = if_not_exists (#9, :12)"
+        " #3 = if_not_exists (#3, :12) + :13, #9 = if_not_exists (#9, :14)"
     ),
     "ExpressionAttributeNames": {
         "#0": "expires_at", "#1": "token", "#2": "key", "#3": "version",
@@ -70,9 +70,9 @@ class Floor(Library):
                 ":9": {"N": f"{self._lease:.3f}"},
                 ":10": {"N": f"{now + self._lease:.3f}"},
                 ":11": {"N": str(int(now + 7 * _DAY))},
-                ":12": {"N": "0"},
-                ":13": {"N": str(int(now * 1000))},
-                ":14": {"N": "1"},
+                ":12": {"N": str(int(now * 1000))},
+                ":13": {"N": "1"},
+                ":14": {"N": "0"},
             },
             **_TAKE,
         )["Attributes"]

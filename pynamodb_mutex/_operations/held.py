@@ -688,7 +688,8 @@ class HeldClaim(Held):
             since: Local time at which the caller asked for the lock.
             attempts: Number of requests that were sent for it.
         """
-        if not self.abandoned_by and not self.shared.hears("acquired"):
+        # With events that wait for this one, it is made in any case: who delivers it delivers those.
+        if not (self.abandoned_by or self.events or self.shared.hears("acquired")):
             return
         self.emit(
             "acquired",

@@ -20,7 +20,7 @@ from waits import until
 from dev.faultproxy import Fault, after, refuse, throttle, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.events import Delivery
-from pynamodb_mutex._operations.held import State
+from pynamodb_mutex._operations.held import HeldClaim, State
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._runtime import notifications, run_on_thread
 from pynamodb_mutex._runtime.notifications import deliver
@@ -160,6 +160,25 @@ def test_lease_that_ends_before_acquire_returns_is_no_reported_loss(keys, clock,
 
 
 # -- receivers -------------------------------------------------------------------------------------
+
+
+def test_loss_before_acquired_is_emitted_is_reported_though_nobody_receives_that(
+    scene, monkeypatch
+):
+    """As of a lock that is handed over, and lost before the thread that waited for it runs again."""
+    losses, emit = [], HeldClaim.emit_acquired
+
+    def lost_already(claim, *args):
+        claim.lose(Loss.EXPIRED)
+        emit(claim, *args)
+
+    def receive(sender, **fields):
+        losses.append(fields["loss"])
+
+    monkeypatch.setattr(HeldClaim, "emit_acquired", lost_already)
+    with signals.lost.connected_to(receive, scene.here):
+        assert scene.mutex().acquire()
+        until(lambda: losses == [Loss.EXPIRED])
 
 
 def test_receiver_that_raises_hurts_neither_the_lock_nor_others_nor_threads(scene, heard, caplog):

@@ -66,8 +66,8 @@ def release(held: Held) -> Operation[None]:
         ending = Ending(claim, runs_until)
         if leave(claim, "release"):
             endings.append(ending)
-    # What a hand-over has promised to a waiter, who waits until the promise is kept or taken back, `leave_queue` takes
-    # back, whatever is raised from here on.
+    # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
+    # raised from here on, `_note_released` withdraws it, by `leave_queue`.
     try:
         if held.is_group:
             is_ended = not endings or (lost is None and (yield from _send_together(endings)))

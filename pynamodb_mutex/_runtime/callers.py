@@ -1,8 +1,9 @@
 """Callers: which thread or asyncio task calls a lock.
 
 Each caller sees its own latest attempt at a lock object that several share, and only it may enter its acquisition again
-(reentrant locks). So each has a `Caller` object, by which lock objects (`pynamodb_mutex._handles`) know what it has, as
-long as it lives, and a number that is never used twice in a process, by which claims know who holds them.
+(reentrant locks). So each has a `Caller` object, which ends with it: lock objects (`pynamodb_mutex._handles`) record by it
+what the caller has acquired. And each has a number that is never used twice in a process: claims refer to their holder by
+it.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@
 #define PEEK 4
 #define FAR 100       /* an end beyond all time, of holders that never saw a Date */
 #define MUST(number,c) assert((c) || number==0)
-#define STEP(name)    /* what a step is called, here and in tests/protocol/test_claim_model.py: nothing to Spin */
+#define STEP(name)    /* what a step is called: nothing to Spin */
 #define L(i) (T-miss[i])
 #define AWAKE(i) (i!=0 || frozen!=1)
 #define SEES(i) (!((BLIND>>i)&1))

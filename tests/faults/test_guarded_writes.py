@@ -21,10 +21,9 @@ from pynamodb.exceptions import (
     TransactWriteError,
     UpdateError,
 )
-from row_models import add_unread, save, update
+from row_models import save, update
 from sent_requests import REFUSALS, TRANSACT, assert_changes_nothing
 from signal_receivers import OnLost
-from two_clients import held, place_of
 
 from dev import faultproxy as net
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, late, throttle
@@ -346,18 +345,6 @@ def test_lock_of_unknown_state_is_neither_taken_again_by_its_own_mutex_nor_detac
     assert row.row_lock.acquire(timeout=0)
 
 
-def test_locks_of_unknown_state_are_not_taken_again(rows):
-    locks = held(rows.locks())
-    rows.scene.proxy.next(late(), deny(), op=TRANSACT)
-    with pytest.raises(PynamoDBException):
-        add_unread(rows, locks, unlock=True)
-    assert belief(locks) == NO_BELIEF
-    with pytest.raises(MutexAlreadyHeldError):
-        locks.acquire()
-    locks.release()
-    assert rows.free() == [True] * 3
-
-
 @by(*UNLOCKING)
 def test_belief_is_back_when_an_unlocking_write_was_refused_unless_it_may_land(written):
     written.acquire()
@@ -512,21 +499,6 @@ def test_threads_under_one_lock_lose_no_update(written):
     # of the key, one thread writes the payload, which is not counted
     assert written.shown[::2] == (12 if written.at else 8, 12)
     written.lock.release()
-
-
-def test_threads_that_write_the_payload_write_one_after_the_other(scene):
-    with scene.mutex() as mutex:
-        for _ in range(4):
-            scene.proxy.next(drop_answer(), drop_request(), op="save_data")
-        in_threads(*[lambda n, name=name: mutex.save_data([name, n]) for name in "abc"])
-        landed = [seen for seen in scene.proxy.of("save_data") if seen.applied]
-        data = [str(seen.body["ExpressionAttributeValues"]) for seen in landed]
-        assert len(landed) == 12  # each once
-        for name in "abc":
-            mine = [values for values in data if f'"{name}"' in values]
-            assert [f", {n}]" in text for n, text in enumerate(mine)] == [True] * 4
-        assert place_of(scene.row.writes, mutex) == 12
-        assert scene.row.data == mutex.data
 
 
 @by("data", *those(TRANSACTIONS, "save"))

@@ -265,17 +265,6 @@ def test_acquire_of_unknown_outcome_that_is_not_disowned_ends_by_itself(scene, l
     assert not mutex.held
 
 
-def test_disowning_touches_no_claim_of_another(scene):
-    others = []
-    scene.proxy.next(drop_answer(then=lambda: others.append(scene.forced_and_taken())))
-    scene.proxy.always(drop_request(), op="acquire")
-    with pytest.raises(UpdateError):
-        scene.mutex().acquire(timeout=0)
-    assert scene.applied("disown") == [False]
-    assert scene.row.token == others[0].token
-    others[0].release()
-
-
 # -- lost answers: hand-over within the process, and force -----------------------------------------
 
 

@@ -16,7 +16,6 @@ from pynamodb.models import Model
 from row_models import Account, Ledger, created, meta
 from sent_requests import assert_changes_nothing, kept_from
 from two_clients import held
-from waits import until
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, throttle
@@ -33,9 +32,6 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
 )
-from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import expire
 
 GOOD = {"format": 1, "table": "t", "key": "a", "token": "x"}
@@ -382,21 +378,6 @@ def test_detach_waits_for_a_write_under_way_and_later_writes_are_not_sent(scene,
     assert scene.applied("save_data") == [True, False]
 
 
-def test_detach_of_what_another_thread_releases_meanwhile(scene, pool):
-    giver, releasing = held(scene.mutex()), []
-    acquired = giver._latest
-
-    def meanwhile():
-        releasing.append(pool.submit(run, current_process(), release(acquired)))
-        until(lambda: acquired.is_released)
-
-    scene.proxy.next(net.after(meanwhile), op="renew")
-    with pytest.raises(MutexNotHeldError):
-        giver.detach()
-    releasing[0].result(60)
-    assert scene.row.expires_at is None
-
-
 @pytest.mark.parametrize("fault", [drop_request, deny])
 def test_ticket_with_a_shorter_lease_is_good_though_its_end_could_not_be_moved(scene, fault):
     giver, ends = held(scene.mutex()), scene.ends
@@ -448,15 +429,6 @@ def attach(scene, ticket, **options):
     return Mutex.attach(ticket, model=scene.here, **options)
 
 
-@pytest.mark.real
-def test_attach_that_is_doubled(scene, ticket):
-    scene.proxy.next(net.duplicate("second"), op="attach")
-    with attach(scene, ticket, data=[1]) as taker:
-        assert taker.data == [1]
-        taker.save_data(2)
-    assert scene.row.expires_at is None
-
-
 @of("ticket")
 @pytest.mark.parametrize(("lose_it", "loss"), LOSSES)
 def test_attach_whose_claim_is_lost_before_the_repeat(subject, lose_it, loss):
@@ -476,16 +448,6 @@ def test_attach_that_was_surely_not_applied_leaves_the_ticket_good(scene, ticket
     assert fault is throttle or scene.proxy.kinds() == ["attach"]  # denied, it is not repeated
     scene.proxy.clear()
     attach(scene, ticket)
-
-
-def test_attach_that_arrives_after_it_was_given_up_ends_with_its_lease(scene, ticket):
-    scene.proxy.always(drop_request(), op="attach")
-    kept = kept_from(scene.proxy, op="attach")
-    with pytest.raises(UpdateError):
-        attach(scene, ticket, timeout=0)
-    assert kept.apply().status == 200  # as with acquire, one request cannot prevent this
-    expire(scene.key, scene.there)
-    assert scene.other().acquire(blocking=False)
 
 
 def test_attach_is_not_proved_by_an_answer_about_another_claim(scene, ticket):

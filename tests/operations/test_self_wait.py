@@ -199,26 +199,6 @@ def test_wait_in_a_forked_child_for_its_parents_lock_goes_on():
     assert fork.value() is True
 
 
-def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
-    class One(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = "ranged"
-
-        kind = UnicodeAttribute(range_key=True, default="one")
-
-    class Other(One):
-        kind = UnicodeAttribute(range_key=True, default="other")
-
-    One.create_table()
-    one, other = (partial(mutex, model=model) for model in (One, Other))
-    held(one()).release()
-    held(other()).release()
-    with one(), other() as both:
-        with pytest.raises(MutexAlreadyHeldError):
-            other().acquire()
-        assert both.held
-
-
 @pytest.mark.parametrize("make", [Mutex.for_key, lambda key, **o: Mutex.any_of([key], **o)])
 def test_rows_whose_range_key_a_function_returns_are_different_locks(make):
     kinds = ["one"]

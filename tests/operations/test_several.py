@@ -1,9 +1,6 @@
 """Locks taken together: waiters for several keys, and what one member's loss or release means for the others."""
 
-import itertools
-import random
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from operations_by_hand import interrupt_at, waiting
@@ -11,15 +8,13 @@ from pynamodb.exceptions import GetError
 from sent_requests import kinds
 from signal_receivers import OnLost, hearing
 from this_process import QueueFor, scheduled
-from two_clients import Elsewhere, Keys, Scene, held
+from two_clients import Keys, Scene, held
 from waits import until
 
 from dev.faultproxy import deny
-from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.held import Held, HeldClaim
-from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
 
 
 def watchers(group):
@@ -106,39 +101,6 @@ def test_lock_that_changes_hands_is_polled_often(keys, clock, monkeypatch):
     waiter.interrupt()
 
 
-# -- contention ------------------------------------------------------------------------------------
-
-
-def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table):
-    """Each takes both forks or none, so nobody starves. They are of two processes; two neighbours of the same one."""
-    seats = range(5)
-
-    def dine(seat):
-        forks = [f"fork-{seat}", f"fork-{(seat + 1) % 5}"]
-        options = {"model": [LockItem, Elsewhere][seat % 2], "lease": 20, "timeout": 60}
-        meals = []
-        for _ in range(8):
-            with Mutex.for_keys(forks, **options, poll=(0.01, 0.1)) as group:
-                since = time.monotonic()
-                time.sleep(random.uniform(0, 0.02))
-                assert group.held
-                meals.append((since, time.monotonic(), group.fencing_tokens))
-            time.sleep(random.uniform(0, 0.02))
-        return meals
-
-    with ThreadPoolExecutor(5) as pool:
-        meals = list(pool.map(dine, seats))
-    for fork in seats:
-        uses = sorted(
-            (since, until, tokens[f"fork-{fork}"])
-            for since, until, tokens in meals[fork] + meals[fork - 1]
-        )
-        assert len(uses) == 16
-        for before, after in itertools.pairwise(uses):
-            assert before[1] <= after[0]
-            assert before[2] < after[2]
-
-
 # -- losses and releases of one --------------------------------------------------------------------
 
 
@@ -222,19 +184,6 @@ def test_others_are_renewed_after_one_member_was_released(keys, calls, clock):
     assert not group.lost
     assert group.members[1].held
     assert group.members[2].held
-
-
-def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls, clock):
-    locks = held(rows.locks(lease=30))
-    first, *others = locks._latest.claims
-    rows.force(0)
-    with pytest.raises(MutexLostError):
-        run(current_process(), release(first))
-    assert all(claim.loss is Loss.FORCED for claim in others)
-    assert_handled_no_more(locks._latest, calls, clock)
-    with pytest.raises(MutexLostError):
-        locks.release()
-    assert rows.free() == [True] * 3
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from this_process import QueueFor, scheduled, store_for
 from two_clients import Elsewhere, held
 from waits import until
 
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.effects import Send, Wakeup
 from pynamodb_mutex._operations.held import Held, HeldClaim
@@ -72,25 +72,6 @@ def next_in_line(line, holder, now=0.0):
     return line.next_in_line(holder, POLL, now, random.uniform)
 
 
-def test_line_knows_its_holder_and_is_kept_while_it_is_in_use():
-    lines = {}
-    line = LocalQueue(lines, "k")
-    assert (line.is_idle, lines) == (True, {})
-    turn, wakeup = in_line(line), Wakeup()
-    line.watch(wakeup)
-    turn.leave()
-    assert lines == {"k": line}
-    line.unwatch(wakeup)
-    assert lines == {}
-    line.acquired_by("a")
-    assert (line.holder, line.is_idle, lines) == ("a", False, {"k": line})
-    assert next_in_line(line, "a") is None
-    line.released_by("another")
-    assert line.holder == "a"
-    line.released_by("a")
-    assert (line.is_idle, lines) == (True, {})
-
-
 def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(line):
     first, second = in_line(line), in_line(line)
     assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
@@ -106,32 +87,6 @@ def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(lin
     line.turns.clear()
     # one that is noted, but does not hold it any more
     assert in_line(line, polls_first=True).polls_at == -math.inf
-
-
-@pytest.mark.parametrize("how", ["saw", "acquired_by"])
-def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(line, how):
-    turns = in_line(line), in_line(line)
-    assert not line.known_taken
-    getattr(line, how)("another's", *([1.0] if how == "saw" else []))
-    assert (line.known_taken, [turn.wakeup.rung for turn in turns]) == (True, [True, True])
-    for turn in turns:
-        turn.wakeup.rung = False
-    line.saw("a later one", 1.0)
-    rung = [turn.wakeup.rung for turn in turns]
-    assert (line.in_the_way, rung) == ("a later one", [False, False])
-
-
-def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(line):
-    turn = in_line(line)
-    line.saw("another's", 1.0)
-    for _ in range(MOST_HAND_OVERS):
-        assert next_in_line(line, "a") is turn
-        turn.end_promise()
-    assert next_in_line(line, "a", now=10.0) is None
-    turn.polls_at = -math.inf
-    assert 10.0 + POLL[0] <= line.polls_at(turn) <= 10.0 + POLL[1]
-    turn.leave()
-    assert (line.in_the_way, line.polls_at(in_line(line))) == (None, -math.inf)
 
 
 def test_promise_ends_with_the_holder_who_made_it_and_no_other(line):
@@ -448,16 +403,6 @@ def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, clock, sent, f
         assert sent == ["UpdateItem"]
         waiter.release()
     assert queue.is_idle
-
-
-def test_waiter_that_is_not_first_in_line_learns_the_holder_too(table, queue, pool):
-    with mutex(owner="front"):
-        waits = pool.submit(mutex().acquire, timeout=30)
-        until(lambda: queue.turns)
-        error = pool.submit(mutex(timeout=0.1).__enter__).exception(60)
-        assert isinstance(error, MutexTimeoutError)
-        assert (error.owner, error.expires_at) == ("front", table.get("a").expires_at)
-    assert waits.result(60) is True
 
 
 def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):

@@ -135,16 +135,6 @@ def test_release_that_another_thread_takes_first_is_left_to_it():
     run(process, one_wait())
 
 
-def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
-    driven = acquiring(scene.mutex(), True, 30)
-    driven.step()
-    while driven.effect.request.operation != "UpdateItem":
-        driven.go_on()
-    driven.effect.request.send()
-    driven.interrupt()
-    assert scene.row.expires_at is None
-
-
 def test_request_that_is_sent_long_after_its_step_brings_no_end_nearer(scene):
     """Because a receiver is slow, or no worker is free for a task."""
     lock = held(scene.mutex(auto_renew=False))

@@ -469,25 +469,6 @@ def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, c
     assert refusals.refused
 
 
-def test_tasks_get_the_lock_and_learn_what_failed_though_every_thread_is_refused(scene, refusals):
-    got = []
-
-    async def work(number):
-        async with scene.async_mutex(poll=(0.01, 0.05)):
-            got.append(number)
-
-    async def main():
-        await asyncio.gather(*(work(number) for number in range(5)))
-        assert sorted(got) == list(range(5))
-        async with scene.async_mutex() as mutex:
-            scene.force()
-            await mutex.renew()
-
-    refusals.all()
-    with pytest.raises(MutexLostError):
-        asyncio.run(main())
-
-
 def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
     on_lost = OnLost()
 

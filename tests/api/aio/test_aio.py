@@ -612,14 +612,6 @@ async def test_transaction_of_a_cancelled_task_updates_the_version_of_what_it_wr
     assert row.version == scene.there.get(row.key).version
 
 
-async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
-    with pytest.raises(MutexLostError):
-        async with locked(row_scene.here, row_scene.key, cancel_on_loss=True):
-            assert row_scene.there.locked(row_scene.key).force_release()
-            fake_clock.advance(11)
-            await until_cancelled()
-
-
 async def test_no_row_is_read_on_the_loops_thread(any_scene, sent_on_a_loop):
     here, key = any_scene.here, any_scene.key
     with pytest.raises(DoesNotExist):

@@ -14,13 +14,10 @@ import uvloop
 from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import (
-    Fault,
     after,
     delay,
     delay_answer,
-    deny,
     drop_answer,
-    drop_request,
     throttle,
 )
 from pynamodb_mutex import MutexLostError
@@ -114,15 +111,6 @@ async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
     assert scene.leftovers() == []
 
 
-async def test_cancelled_while_it_polls(scene):
-    other = scene.taken()
-    await cancel_after(0.1, scene.async_mutex(poll=(0.02, 0.02)).acquire())
-    assert len(scene.proxy.of("GetItem")) >= 2
-    assert scene.leftovers() == ["a claim"]
-    other.release()
-    assert scene.other().acquire(blocking=False)
-
-
 @pytest.mark.parametrize(
     ("op", "times", "applied"),
     [
@@ -152,16 +140,6 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
     assert scene.applied(*applied) == [True] * len(applied)
 
 
-async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
-    scene.proxy.next(drop_answer(), op="acquire")
-    scene.proxy.always(drop_request(), op="acquire")
-    await cancel_after(3, scene.async_mutex().acquire())
-    assert len(scene.proxy.of("acquire")) >= 3
-    assert scene.leftovers() == []
-    # whether the first was applied was not known
-    assert scene.applied("disown") == [True]
-
-
 @pytest.mark.parametrize("several", [False, True])
 async def test_cancelled_while_the_last_attempt_fails(scene, several):
     """The cancellation is thrown at the request that disowns the claim, before that is sent."""
@@ -173,20 +151,6 @@ async def test_cancelled_while_the_last_attempt_fails(scene, several):
     await cancel_after(1, lock.acquire(blocking=False))
     for key in keys:
         assert replace(scene, key=key).leftovers() == []
-
-
-async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
-    holder = scene.async_mutex()
-    await holder.acquire()
-    task = asyncio.create_task(scene.async_mutex().acquire())
-    await until_async(lambda: len(scene.queue.turns) == 1)
-    scene.proxy.next(delay_answer(0.3), op="hand_over")
-    giving = asyncio.create_task(holder.release())
-    await asyncio.sleep(0.1)
-    assert scene.applied("hand_over") == [True]
-    await cancel(task)
-    await giving
-    assert scene.leftovers() == []
 
 
 async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
@@ -210,22 +174,6 @@ async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     await cancel_after(0.1, mutex.acquire(blocking=False))
     assert not mutex.held
     assert scene.row.is_held
-
-
-async def test_cancelled_while_the_acquire_is_denied(scene):
-    def deny_late(exchange):
-        time.sleep(0.2)
-        deny().meet(exchange)
-
-    scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
-    await cancel_after(0.1, scene.async_mutex().acquire())
-    assert scene.leftovers() == []
-
-
-async def test_timeout_of_asyncio_is_a_cancellation(scene):
-    with scene.other(), pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(scene.async_mutex().acquire(), 0.2)
-    assert scene.leftovers() == []
 
 
 async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scene, caplog):

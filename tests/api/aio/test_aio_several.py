@@ -13,7 +13,6 @@ from dev.faultproxy import delay_answer, deny
 from pynamodb_mutex import Loss, Mutex, MutexLostError, Semaphore
 from pynamodb_mutex._operations import local_queue
 from pynamodb_mutex._operations.effects import Open
-from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
 
 
@@ -181,24 +180,6 @@ async def test_tasks_of_one_tick_acquire_in_the_order_of_their_calls(scene, kind
     scene.proxy.next(delay_answer(0.3))
     await asyncio.gather(*map(work, range(12)))
     assert order == list(range(12))
-
-
-@kinds
-async def test_tasks_of_one_tick_stand_in_line_in_the_order_of_their_calls(scene, kind):
-    tasks = 100
-
-    async def work(number):
-        async with one_of(scene, kind, owner=str(number)):
-            pass
-
-    async with one_of(scene, kind) as holder:
-        scene.proxy.next(delay_answer(0.3), op="GetItem")
-        working = asyncio.gather(*map(work, range(tasks)))
-        await asyncio.sleep(0)
-        attempt = holder._lock._attempt(caller(), 0.0, blocks=False)
-        turns = list(attempt.contender.queue.turns)
-    await working
-    assert [turn.contender.owner for turn in turns] == [str(number) for number in range(tasks)]
 
 
 @patient

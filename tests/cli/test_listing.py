@@ -216,13 +216,6 @@ def test_table_fits_the_terminal_and_keeps_key_and_state(table, waits, columns, 
         assert (long["WAITERS"], dead["WAITERS"]) == ("2", "-")
 
 
-def test_table_shortens_owners_before_keys(table):
-    with held_elsewhere("k" * 24, owner="w" * 50):
-        assert f"{'k' * 24}  www" in on_terminal("ls")[1]
-    with held_elsewhere("k" * 50, owner="ci-runner-17"):
-        assert "  ci-runner-17  " in on_terminal("ls")[1]
-
-
 def test_long_names_of_one_lock_are_cut_on_a_terminal(table):
     with held_elsewhere("k" * 500, owner="w" * 1000):
         change("k" * 500, waiting=[entry("v" * 100, LockItem.get("k" * 500).since.timestamp())])

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -240,24 +240,6 @@ def test_a_signal_ends_the_wait_with_nothing_held(table, monkeypatch, number, op
     assert free()
 
 
-def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(table):
-    names, order, count = ["first", "second", "third"], Path("order"), Path("count")
-    count.write_text("0")
-    command = "n=$(cat count); echo $PYNAMODB_MUTEX_OWNER >>order; sleep 0.05"
-    with ExitStack() as waiting:
-        with held_elsewhere("k"):
-            processes = []
-            for place, name in enumerate(names, 1):
-                options = ["--fair", "--owner", name, "--"]
-                process = running("k", *options, "sh", "-c", f"{command}; echo $((n + 1)) >count")
-                processes.append(waiting.enter_context(process))
-                until(lambda: LockItem.get("k", consistent_read=True).waiters == names[:place])  # noqa: B023 - called at once
-        assert [outcome(process)[0] for process in processes] == [0, 0, 0]
-    assert (order.read_text().split(), count.read_text()) == (names, "3\n")
-    assert LockItem.get("k").waiters == []
-    assert free()
-
-
 def test_fair_reports_its_place_and_does_not_pass_who_waits(table):
     def say(text):
         assert text.startswith("waiting for 'k', number 2 in line: held by 'night shift' since 20")
@@ -299,14 +281,6 @@ def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
     ):
         done = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command, code=code)
         assert f"{command}: {says}" in done.stderr
-
-
-def test_a_command_whose_name_is_not_utf8(table):
-    script = Path(os.fsdecode(b"name\xff")).absolute()
-    script.symlink_to("/bin/sh")
-    done = run_here("k", "--", script, "-c", "echo $PYNAMODB_MUTEX_OWNER >owner", code=0)
-    assert done.stderr == ""
-    assert Path("owner").read_text().endswith(r":name\udcff" + "\n")
 
 
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])

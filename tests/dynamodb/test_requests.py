@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from botocore.client import BaseClient
 from row_models import Account, balance
-from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._dynamodb.store import Request as SentRequest
@@ -144,34 +143,6 @@ def test_row_of_a_held_lock_and_its_tombstone(table):
     assert int(forced["version"]) == int(stored["version"]) + 2
 
 
-def test_waiting_reads_and_does_not_write(table, sent):
-    with Mutex.for_key("other"), held_elsewhere("a"):
-        sent.clear()
-        assert not Mutex.for_key("a", poll=(0.1, 0.2)).acquire(timeout=3)
-        first, *polls = sent
-    assert first.operation == "UpdateItem"
-    assert set(operations(polls)) == {"GetItem"}
-    # one of them at its deadline
-    assert 3 / 0.2 <= len(polls) <= 3 / 0.1 + 1
-    assert {request.kwargs["ConsistentRead"] for request in polls} == {False}
-
-
-def test_waiter_in_another_process_takes_over_soon_after_the_release(table, sent, pool):
-    """Long before the lease ends."""
-    holder, waiter = Mutex.for_key("a", lease=600), Mutex.for_key("a", model=Elsewhere)
-    holder.acquire()
-    waiting = pool.submit(waiter.acquire)
-    time.sleep(5)
-    sent.clear()
-    released_at = time.monotonic()
-    holder.release()
-    assert waiting.result(60)
-    # no later than after the longest pause between two polls
-    assert time.monotonic() - released_at <= 1.0
-    assert waiter.fencing_token == holder.fencing_token + 1
-    assert operations(sent) == ["UpdateItem", "GetItem", "UpdateItem"]
-
-
 def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself(table, sent):
     """Between a release and the next acquire there is time for one request, not for a read and a write."""
     use("other")
@@ -223,17 +194,3 @@ def test_waiters_of_one_process_read_once_for_all_of_them(table, sent, pool, hol
         assert not any(pool.map(lambda waiter: waiter.acquire(timeout=1), waiters))
     # one polls for all each 0.2 s; each sends a last poll at its deadline, and a first one if another process holds the lock
     assert len(sent) <= 5 + own * 32 + 4
-
-
-def test_waiting_processes_poll_for_themselves_alone(table, sent, pool):
-    """Requests grow with the waiters, not with their square: nobody wakes or disturbs another."""
-    models = [type(f"Client{number}", (Elsewhere,), {}) for number in range(8)]
-    for model in models:
-        use("warm", model=model)
-    with held_elsewhere("a"):
-        for count in (8, 2):
-            waiters = [Mutex.for_key("a", model=m, poll=(0.1, 0.1)) for m in models[:count]]
-            sent.clear()
-            assert not any(pool.map(lambda waiter: waiter.acquire(timeout=1.0), waiters))
-            # a first poll, ten polls and a last one each, however many they are
-            assert len(sent) <= 12 * count

@@ -116,28 +116,6 @@ def test_updates(store):
         assert get(store) == expected
 
 
-def test_return_values(store):
-    text = "SET nn = :2, fresh = :2 REMOVE mm.xx"
-    for which, expected in {
-        "NONE": {},
-        "ALL_OLD": {"Attributes": ITEM},
-        "UPDATED_OLD": {"Attributes": {"nn": n(1.5), "mm": ITEM["mm"]}},
-        "UPDATED_NEW": {"Attributes": {"nn": n(2), "fresh": n(2)}},
-    }.items():
-        store("PutItem", Item=ITEM)
-        assert update(store, text, ReturnValues=which) == expected
-    store("PutItem", Item=ITEM)
-    old, new = {"ReturnValues": "ALL_OLD"}, {**KEY, "nn": n(2)}
-    assert store("PutItem", Item=new, **old) == {"Attributes": ITEM}
-    assert store("DeleteItem", Key=KEY, **old) == {"Attributes": new}
-    assert store("DeleteItem", Key=KEY, **old) == {}
-    # an update makes a row
-    assert update(store, "SET nn = :2", "attribute_exists(kk)") == (REFUSED, None)
-    assert get(store) is None
-    assert update(store, "REMOVE nn", ReturnValues="UPDATED_NEW") == {}
-    assert get(store) == KEY
-
-
 INVALID_CONDITIONS = [
     "nn",
     "nn =",
@@ -279,26 +257,6 @@ def transact(store, *parts, **more):
     return store("TransactWriteItems", TransactItems=[*parts], **more)
 
 
-def test_transactions_write_all_or_nothing_and_say_why(store):
-    removing = part(store, "Update", "b", UpdateExpression="REMOVE xx")
-    deleting = part(store, "Delete", "key", **NOT_THERE)
-    refused = transact(store, part(store, "Put", "a"), deleting, removing)
-    assert refused == (CANCELLED, ["None", "ConditionalCheckFailed", "None"])
-    assert (get(store, "a"), get(store, "b")) == (None, None)
-    wrong = {"Put": {"TableName": store.name, "Item": {"kk": n(1)}}}
-    reasons = ["ValidationError", "ConditionalCheckFailed"]
-    assert transact(store, wrong, deleting) == (CANCELLED, reasons)
-    assert store.message == (
-        "Transaction cancelled, please refer cancellation reasons for specific reasons "
-        "[ValidationError, ConditionalCheckFailed]"
-    )
-    putting, deleting = part(store, "Put", "a", **NOT_THERE), part(store, "Delete", "key", **THERE)
-    checking = part(store, "ConditionCheck", "c", **NOT_THERE)
-    assert transact(store, putting, removing, deleting, checking) == {}
-    found = [get(store, key) for key in ("a", "b", "c", "key")]
-    assert found == [{"kk": s("a")}, {"kk": s("b")}, None, None]
-
-
 def test_batches_write_each_row_for_itself(store):
     writes = [{"DeleteRequest": {"Key": KEY}}, {"PutRequest": {"Item": {"kk": s("a")}}}]
     assert store("BatchWriteItem", RequestItems={store.name: writes}) == {"UnprocessedItems": {}}
@@ -327,6 +285,10 @@ def test_cancelled_transactions_say_why_and_show_the_rows_if_asked(memory):
     unfit = part(memory, "Update", "key", UpdateExpression="SET nn = gone")
     refused = transact(memory, part(memory, "Put", "a"), unfit)
     assert refused == (CANCELLED, ["None", "ValidationError"])
+    no_key = {"Put": {"TableName": memory.name, "Item": {"kk": n(1)}}}
+    refused = transact(memory, no_key, part(memory, "Delete", "key", **NOT_THERE))
+    assert refused == (CANCELLED, ["ValidationError", "ConditionalCheckFailed"])
+    assert transact(memory, part(memory, "Put", "a")) == {}
     asked = part(memory, "Put", "key", **NOT_THERE, ReturnValuesOnConditionCheckFailure="ALL_OLD")
     items = [asked, part(memory, "Delete", "gone", **THERE)]
     with pytest.raises(Refusal) as raised:

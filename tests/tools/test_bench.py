@@ -15,7 +15,7 @@ from dev.bench.charges import UnknownOperationError, units
 from dev.bench.floor import Floor
 from dev.bench.libraries import Ours, keys_of
 from dev.bench.scenarios import cycle, row, start
-from dev.bench.tables import Table, as_rst, as_text, number, rows_of
+from dev.bench.tables import Table, as_rst, as_text, rows_of
 from dev.bench.wire import ROOT, Counts, wired
 from dev.faultproxy import fault_proxy
 from pynamodb_mutex import LockItem
@@ -133,22 +133,6 @@ def test_waiters_in_turn_of_a_library_that_fails(embedded_engine):
     for table in turns.tables(found):
         assert [len(line) for line in table.rows] == [len(table.columns)]
         assert table.rows[0][:4] == ["no such", "2", "0.1", f"failed: {why}"]
-
-
-def test_failures_are_found_wherever_they_are():
-    libraries, runs = {"a": {"failed": "x"}, "b": {}}, [{}, {"failed": "y"}]
-    found = {"cycle": {"libraries": libraries}, "many": {"runs": runs}}
-    assert list(command._failures(found)) == [("cycle/libraries/a", "x"), ("many/runs/1", "y")]
-
-
-def test_figures():
-    per = {"requests": 3, "wcu": 3, "rcu": 1.5, "operations": {"A": 1, "B": 2}}
-    assert Counts({"A": 2, "B": 4}, 6, 3).per(2) == per
-    for value, shown in [
-        (0, "0"), (None, "-"), (2.0, "2"), (0.5, "0.5"), (1.2345, "1.23"), (123.4, "123"),
-        (999.7, "1,000"), (12345.6, "12,346"), (0.0000123, "0.000012"),
-    ]:  # fmt: skip
-        assert number(value) == shown
 
 
 def test_tables_on_the_terminal_and_as_restructuredtext(capsys):

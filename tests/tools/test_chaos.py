@@ -14,7 +14,6 @@ from pynamodb.exceptions import PynamoDBException
 
 from dev.chaos import __main__ as command
 from dev.chaos import page
-from dev.chaos.beliefs import Belief, overlaps
 from dev.chaos.broken import BROKEN, broken
 from dev.chaos.checker import check
 from dev.chaos.figures import DEEDS
@@ -280,11 +279,6 @@ def test_figures_add_up():
     # whose of a client's threads a request is cannot be seen
     assert figures["requests per acquire, free"] == [1]
     assert twice["requests per acquire, free"] == [1, 1]
-
-
-def test_overlaps_are_found_by_a_sweep():
-    a, b, c = (Belief(*span, "", 0) for span in ((0, 10, "a"), (5, 7, "b"), (10, 12, "c")))
-    assert overlaps([c, a, b]) == [(a, b)]
 
 
 CLOCKS = """

@@ -232,33 +232,6 @@ def test_lock_is_handed_over_in_one_request_to_the_next_waiter_for_the_same_keys
     assert queue_of(first).is_idle
 
 
-def test_two_that_release_at_once_hand_over_to_two(scene, pool):
-    holders = [any_of(scene, 2), any_of(scene, 2)]
-    waiters = [any_of(scene, 2, poll=(30, 30)) for _ in range(2)]
-    for holder in holders:
-        holder.acquire()
-    waiting = [wait_in_line(pool, waiter, count) for count, waiter in enumerate(waiters, 1)]
-    seen = []
-
-    def release_the_other():
-        pool.submit(holders[1].release).result(60)
-        # the first in line is spoken for
-        seen.append((waiting[1].result(60), waiting[0].done()))
-
-    # the answer to the second is lost as well
-    scene.proxy.next(after(release_the_other), drop_answer(), op="hand_over")
-    holders[0].release()
-    assert waiting[0].result(60)
-    assert seen == [(True, False)]
-    assert sorted(scene.applied("hand_over")) == [False, True, True]
-    assert not scene.proxy.of("release")
-    for waiter, holder in zip(waiters, holders, strict=True):
-        assert waiter.key == holder.key
-        assert scene.there.get(waiter.key).token == waiter.token
-        waiter.release()
-    assert queue_of(holder).is_idle
-
-
 def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(scene, pool):
     holder, waiter = any_of(scene, 2), any_of(scene, 2)
     holder.acquire()

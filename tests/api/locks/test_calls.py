@@ -361,17 +361,6 @@ def test_subclass_and_cause_that_cannot_be_pickled_survive_too():
     assert pickle.loads(pickle.dumps(error)).key == "a"
 
 
-def test_lost_error_says_how_and_whether_the_write_was_applied():
-    error, forced = MutexLostError("what"), MutexLostError("what", loss=Loss.FORCED, applied=None)
-    assert (error.loss, error.applied) == (Loss.EXPIRED, False)
-    assert (forced.loss, forced.applied) == (Loss.FORCED, None)
-    assert {loss.name for loss in Loss} == {"EXPIRED", "TAKEN", "FORCED", "DELETED", "UNREACHABLE"}
-    # each reads as the end of a sentence
-    for loss in Loss:
-        assert loss.value[0].islower()
-        assert not loss.value.endswith(".")
-
-
 def test_holder_is_described_with_its_end_in_words():
     described = exceptions.describe_holder("me", 1700000000.25)
     assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in described

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from pynamodb_mutex._decorated import locked_coroutines
 from pynamodb_mutex._handles import Handle, Lock, note_not_released, refusing
 from pynamodb_mutex._operations.options import check_bool, made
 from pynamodb_mutex._operations.release import release
@@ -269,14 +270,11 @@ class AsyncLock(Handle[Any], Generic[L]):
             msg = f"{function!r} is no coroutine function: an async lock cannot be taken in it"
             raise TypeError(msg)
 
-        @functools.wraps(function)
-        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def another(*_: P.args, **__: P.kwargs) -> Any:
             cancels = self._cancel_on_loss
-            another: Any = made(type(self), self._make, self._on_lost, cancel_on_loss=cancels)
-            async with another:
-                return await function(*args, **kwargs)
+            return made(type(self), self._make, self._on_lost, cancel_on_loss=cancels)
 
-        return locked
+        return locked_coroutines(function, another)
 
 
 # not in the class: see `Lock`

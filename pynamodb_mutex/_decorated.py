@@ -8,9 +8,11 @@ from collections.abc import Coroutine
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pynamodb_mutex.exceptions import MutexTimeoutError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import ParamSpec
 
     P = ParamSpec("P")
@@ -19,26 +21,52 @@ R = TypeVar("R")
 
 
 def locked_calls(
-    function: Callable[P, R], lock: Callable[[], AbstractContextManager[Any]]
+    function: Callable[P, R],
+    lock: Callable[P, AbstractContextManager[Any]],
+    *,
+    skips: bool = False,
 ) -> Callable[P, R]:
     """Wrap a function so that each call runs under a lock.
 
     Args:
-        function: The function to wrap.
-        lock: Makes the handle for one call.
-
-    Raises:
-        TypeError: For a generator or a coroutine function.
+        function: The function to wrap, one that `check_function` accepts.
+        lock: Makes the lock for one call from the arguments of the call.
+        skips: Whether a call returns None, and does not run, if its lock was not free in time.
     """
-    check_function(function)
-    if is_async(function):
-        msg = "an async function cannot run under a Mutex: it would block the event loop"
-        raise TypeError(msg)
 
     @functools.wraps(function)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        with lock():
-            return check_result(function(*args, **kwargs))
+    def locked(*args: P.args, **kwargs: P.kwargs) -> Any:
+        entered = False
+        try:
+            with lock(*args, **kwargs):
+                entered = True
+                return check_result(function(*args, **kwargs))
+        except MutexTimeoutError:
+            # One that the function raises, for another lock, must not look as if the call had been skipped.
+            if entered or not skips:
+                raise
+
+    return locked
+
+
+def locked_coroutines(
+    function: Callable[P, Coroutine[Any, Any, R]],
+    lock: Callable[P, AbstractAsyncContextManager[Any]],
+    *,
+    skips: bool = False,
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Wrap a coroutine function as `locked_calls` does a function."""
+
+    @functools.wraps(function)
+    async def locked(*args: P.args, **kwargs: P.kwargs) -> Any:
+        entered = False
+        try:
+            async with lock(*args, **kwargs):
+                entered = True
+                return await function(*args, **kwargs)
+        except MutexTimeoutError:
+            if entered or not skips:  # as in `locked_calls`
+                raise
 
     return locked
 

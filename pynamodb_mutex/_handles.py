@@ -490,9 +490,13 @@ class Lock(Handle[H]):
         Raises:
             TypeError: For a generator or a coroutine function, which would run outside the lock.
         """
-        from pynamodb_mutex._decorated import locked_calls  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex import _decorated  # noqa: PLC0415 - seldom needed
 
-        return locked_calls(function, self._another)
+        _decorated.check_function(function)
+        if _decorated.is_async(function):
+            msg = "an async function cannot run under a Mutex: it would block the event loop"
+            raise TypeError(msg)
+        return _decorated.locked_calls(function, lambda *_, **__: self._another())
 
 
 # not in the class: type checkers refuse an ``async with`` by what is not there

@@ -6,15 +6,17 @@ Each call makes a `~pynamodb_mutex.Mutex` for its key or, for a coroutine functi
 
 from __future__ import annotations
 
-import functools
 import inspect
-from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from pynamodb_mutex._decorated import check_function, check_result, is_async
+from pynamodb_mutex._decorated import (
+    check_function,
+    is_async,
+    locked_calls,
+    locked_coroutines,
+)
 from pynamodb_mutex._operations.options import check_options
 from pynamodb_mutex._protocol.messages import shown
-from pynamodb_mutex.exceptions import MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 
@@ -112,62 +114,20 @@ def synchronized(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function(function)
         key_of = _Key(template, function)
+        wrap: Any = locked_calls
+        kind: Any = Mutex
         if is_async(function):
-            return _locked_async(function, key_of, model, options, skips=skips)
-        return _locked(function, key_of, model, options, skips=skips)
+            from pynamodb_mutex.aio import AsyncMutex  # noqa: PLC0415 - loads asyncio
+
+            wrap, kind = locked_coroutines, AsyncMutex
+
+        def lock(*args: Any, **kwargs: Any) -> Any:
+            return kind.for_key(key_of(*args, **kwargs), model=model, **options)
+
+        wrapped: Callable[..., Any] = wrap(function, lock, skips=skips)
+        return wrapped
 
     return decorate
-
-
-def _locked(
-    function: Callable[..., Any],
-    key_of: _Key,
-    model: type[LockItem],
-    options: Options,
-    *,
-    skips: bool,
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def locked(*args: Any, **kwargs: Any) -> Any:
-        mutex = Mutex.for_key(key_of(*args, **kwargs), model=model, **options)
-        with ExitStack() as stack:
-            # Only the acquisition is inside the `try`. A MutexTimeoutError that the function raises, for another lock,
-            # must not look as if the call had been skipped.
-            try:
-                stack.enter_context(mutex)
-            except MutexTimeoutError:
-                if skips:
-                    return None
-                raise
-            return check_result(function(*args, **kwargs))
-
-    return locked
-
-
-def _locked_async(
-    function: Callable[..., Any],
-    key_of: _Key,
-    model: type[LockItem],
-    options: Options,
-    *,
-    skips: bool,
-) -> Callable[..., Any]:
-    from pynamodb_mutex.aio import AsyncMutex  # noqa: PLC0415 - loads asyncio
-
-    @functools.wraps(function)
-    async def locked(*args: Any, **kwargs: Any) -> Any:
-        mutex = AsyncMutex.for_key(key_of(*args, **kwargs), model=model, **options)
-        async with AsyncExitStack() as stack:
-            # as in `_locked`: only the acquisition is inside
-            try:
-                await stack.enter_async_context(mutex)
-            except MutexTimeoutError:
-                if skips:
-                    return None
-                raise
-            return await function(*args, **kwargs)
-
-    return locked
 
 
 class _Key:

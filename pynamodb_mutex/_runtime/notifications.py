@@ -20,7 +20,7 @@ from pynamodb_mutex._runtime.threads import log
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Protocol
 
     from blinker import NamedSignal
@@ -280,11 +280,6 @@ def _notify(process: State, event: LockEvent) -> None:
 # -- log records -----------------------------------------------------------------------------------
 
 
-def _who(event: LockEvent) -> tuple[str, str]:
-    """Return the key and the owner of an event, as messages show them."""
-    return shown(event.contender.key), shown(event.contender.owner)
-
-
 def _log_fields(event: LockEvent) -> dict[str, Any]:
     """Return the fields of a log record that say which lock it is about."""
     return event.contender.log_fields if event.claim is None else event.claim.log_fields
@@ -293,7 +288,10 @@ def _log_fields(event: LockEvent) -> dict[str, Any]:
 def _log_record(event: LockEvent | Log) -> None:
     """Write the record of an event, or one that an operation asked for."""
     if isinstance(event, LockEvent):
-        _RECORDS[event.name](event)
+        level, message, *args = _record_of(event)
+        if _log.isEnabledFor(level):
+            who = shown(event.contender.key), shown(event.contender.owner)
+            log(level, message, *who, *args, extra=_log_fields(event))
         return
     # `exc_info` is not True: the error was handled in the operation, and comes here as the first argument.
     level = logging.ERROR if event.level == "exception" else logging.WARNING
@@ -301,75 +299,33 @@ def _log_record(event: LockEvent | Log) -> None:
     log(level, event.message, *event.args, exc_info=error, extra=event.fields)
 
 
-def _warn(event: LockEvent, message: str, *args: object) -> None:
-    """Log a warning about a lock; the message begins with its key and its owner."""
-    log(logging.WARNING, message, *_who(event), *args, extra=_log_fields(event))
-
-
-def _debug(event: LockEvent, message: str, *args: object) -> None:
-    """Log a debug record about a lock; the message begins with its key and its owner."""
-    log(logging.DEBUG, message, *_who(event), *args, extra=_log_fields(event))
-
-
-def _log_acquired(event: LockEvent) -> None:
-    if event.fields["abandoned"]:
-        _warn(event, "%s acquired by %s: abandoned by %s", shown(event.fields["abandoned_by"]))
-    elif _log.isEnabledFor(logging.DEBUG):
-        _debug(event, "%s acquired by %s after %.3f s", event.fields["waited"])
-
-
-def _log_contended(event: LockEvent) -> None:
-    if _log.isEnabledFor(logging.DEBUG):
-        holder = shown_owner(event.fields["holder"])
-        _debug(event, "%s is waited for by %s, and held by %s", holder)
-
-
-def _log_not_acquired(event: LockEvent) -> None:
-    if _log.isEnabledFor(logging.DEBUG):
-        error = event.fields["error"]
-        why = "it is held" if error is None else repr(error)
-        _debug(event, "%s not acquired by %s after %.3f s: %s", event.fields["waited"], why)
-
-
-def _log_renewed(event: LockEvent) -> None:
-    if _log.isEnabledFor(logging.DEBUG):
-        _debug(event, "%s renewed by %s")
-
-
-def _log_renewal_failed(event: LockEvent) -> None:
-    _warn(event, "renewal of %s by %s failed: %s", one_line(event.fields["error"]))
-
-
-def _log_lost(event: LockEvent) -> None:
-    claim: Any = event.claim
-    _warn(event, "%s lost by %s: %s", claim.explain(event.fields["loss"]))
-
-
-def _log_released(event: LockEvent) -> None:
-    error = event.fields["error"]
-    if error is not None:
-        _warn(event, "%s given up by %s, and expires with its lease: %r", error)
-    elif _log.isEnabledFor(logging.DEBUG):
-        _debug(event, "%s released by %s")
-
-
-def _log_handed_over(event: LockEvent) -> None:
-    if _log.isEnabledFor(logging.DEBUG):
-        to = event.fields["to"]
-        _debug(
-            event,
-            "%s handed over by %s to %s",
-            "the bearer of a ticket" if to is None else shown(to),
-        )
-
-
-_RECORDS: Mapping[str, Callable[[LockEvent], None]] = {
-    "acquired": _log_acquired,
-    "contended": _log_contended,
-    "not_acquired": _log_not_acquired,
-    "renewed": _log_renewed,
-    "renewal_failed": _log_renewal_failed,
-    "lost": _log_lost,
-    "released": _log_released,
-    "handed_over": _log_handed_over,
-}
+def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: PLR0911 - one for each message
+    """Return the level of an event's record, its message, and what the message shows after the key and the owner."""
+    fields = event.fields
+    match event.name:
+        case "acquired" if fields["abandoned"]:
+            by = shown(fields["abandoned_by"])
+            return logging.WARNING, "%s acquired by %s: abandoned by %s", by
+        case "acquired":
+            return logging.DEBUG, "%s acquired by %s after %.3f s", fields["waited"]
+        case "contended":
+            holder = shown_owner(fields["holder"])
+            return logging.DEBUG, "%s is waited for by %s, and held by %s", holder
+        case "not_acquired":
+            why = "it is held" if fields["error"] is None else repr(fields["error"])
+            return logging.DEBUG, "%s not acquired by %s after %.3f s: %s", fields["waited"], why
+        case "renewed":
+            return logging.DEBUG, "%s renewed by %s"
+        case "renewal_failed":
+            return logging.WARNING, "renewal of %s by %s failed: %s", one_line(fields["error"])
+        case "lost":
+            claim: Any = event.claim
+            return logging.WARNING, "%s lost by %s: %s", claim.explain(fields["loss"])
+        case "released" if fields["error"] is None:
+            return logging.DEBUG, "%s released by %s"
+        case "released":
+            message = "%s given up by %s, and expires with its lease: %r"
+            return logging.WARNING, message, fields["error"]
+        case _:  # handed_over
+            to = "the bearer of a ticket" if fields["to"] is None else shown(fields["to"])
+            return logging.DEBUG, "%s handed over by %s to %s", to

@@ -43,50 +43,39 @@ Undo = Callable[[R], "Operation[Any]"]
 """A function that returns the operation which takes back the result of another one, such as the release of a lock."""
 
 LONGEST_SLEEP = 86_400.0
-"""Seconds after which a sleeping task is woken though there is nothing to do: see `TaskSleeper.sleep`."""
+"""Seconds after which a sleeping task is woken though there is nothing to do: see `sleep`."""
 
 
 class TaskSleeper:
-    """Lets the task that made it sleep until a local time, or until it is woken."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def wake(self) -> None:
-        """Wake the task. Called on any thread."""
-        with suppress(RuntimeError):  # its loop is closed: nobody sleeps any more
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    async def sleep(self, until: float) -> None:
-        """Sleep until a local time, or until it is woken; no longer than LONGEST_SLEEP."""
-        ahead = min(until - local_clock().now(), LONGEST_SLEEP)
-        # Also for a sleep without an end: the loop refers to its timers, until it is closed, and nothing else need refer
-        # to this task (see `Waker`). Without a timer the garbage collector could take a task that still waits.
-        timer = self._loop.call_later(max(0.0, ahead), self._event.set)
-        try:
-            await self._event.wait()
-        finally:
-            timer.cancel()
-        self._event.clear()
-
-
-class Waker:
-    """Wakes a sleeping task, and does not keep it alive.
+    """Wakes a task that awaits an event, and does not keep the task alive.
 
     The wake-up of a waiter is in the local queue, to which the process refers. The loop is closed while the task waits in
-    line. If the queue referred to the task, Python would never close its coroutine: the task would stay in line for ever,
-    and a lock that is handed over to it would be renewed for ever.
+    line. If the queue referred to the event, and so to the task, Python would never close its coroutine: the task would
+    stay in line for ever, and a lock that is handed over to it would be renewed for ever.
     """
 
-    def __init__(self, sleeper: TaskSleeper) -> None:
-        self._sleeper = weakref.ref(sleeper)
+    def __init__(self, event: asyncio.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = weakref.ref(event)
 
     def wake(self) -> None:
         """Wake the task, if it is still there. Called on any thread."""
-        sleeper = self._sleeper()
-        if sleeper is not None:
-            sleeper.wake()
+        event = self._event()
+        if event is not None:
+            with suppress(RuntimeError):  # its loop is closed: nobody sleeps any more
+                self._loop.call_soon_threadsafe(event.set)
+
+
+async def sleep(event: asyncio.Event, until: float) -> None:
+    """Let this task sleep until a local time, or until an event is set; no longer than LONGEST_SLEEP."""
+    ahead = min(until - local_clock().now(), LONGEST_SLEEP)
+    # Also for a sleep without an end: the loop refers to its timers, until it is closed, and nothing else need refer to
+    # this task (see `TaskSleeper`). Without a timer the garbage collector could take a task that still waits.
+    timer = asyncio.get_running_loop().call_later(max(0.0, ahead), event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
 
 
 async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
@@ -283,16 +272,16 @@ async def _wait(effect: Wait, *, to_its_end: bool) -> asyncio.CancelledError | N
     Raises:
         CancelledError: If one did.
     """
-    sleeper, wakeup = TaskSleeper(), effect.wakeup
+    event, wakeup = asyncio.Event(), effect.wakeup
     cancelled: asyncio.CancelledError | None = None
     if wakeup is not None:
-        wakeup.sleeper = Waker(sleeper)
+        wakeup.sleeper = TaskSleeper(event)
     try:
         # `Wakeup.ring` sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
         # noticed here, or finds the sleeper: see `run_on_thread`.
         while wakeup is None or not wakeup.rung:
             try:
-                await sleeper.sleep(effect.until)
+                await sleep(event, effect.until)
                 break
             except asyncio.CancelledError as error:
                 if not to_its_end:

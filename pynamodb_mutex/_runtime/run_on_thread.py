@@ -25,6 +25,8 @@ from pynamodb_mutex._runtime.threads import log
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynamodb_mutex._dynamodb.store import Request
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.events import Event
@@ -98,6 +100,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     request: Request | None = None
     sent = 0.0
     events: list[Event] = []
+    delivers = deliver_aside if renews else deliver
     while True:
         try:
             # The time of the step is before the request is sent: leases are counted from it.
@@ -116,7 +119,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             if events:
                 taken, events = events, []
                 # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
-                _deliver(process, taken, aside=renews)
+                delivers(process, taken)
             resume, value, request = operation.send, None, None
             if isinstance(effect, Send):
                 request = effect.request
@@ -131,7 +134,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
                 call = partial(_run_logged, process, effect.operation, failed, renews=True)
                 process.renewal_workers.at(effect.endpoint).post(call)
         except StopIteration as done:
-            _after(process, events, aside=renews)
+            _after(process, events, delivers)
             result: R = done.value
             return result
         except InsideMonitor:
@@ -145,7 +148,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
         except BaseException as error:
             # raised by the operation, which has ended; or, below, by what interrupted an effect
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
-                _after(process, events, aside=renews)
+                _after(process, events, delivers)
                 if isinstance(error, PynamoDBException):
                     # the user's call and DynamoDB's cause are of interest, not the frames in between
                     raise error.with_traceback(None) from error.__cause__
@@ -170,20 +173,12 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
     wakeup.rung = False
 
 
-def _deliver(process: Process, events: list[Event], *, aside: bool) -> None:
-    """Deliver events: on this thread, or aside."""
-    if aside:
-        deliver_aside(process, events)
-    else:
-        deliver(process, events)
-
-
-def _after(process: Process, events: list[Event], *, aside: bool) -> None:
+def _after(process: Process, events: list[Event], delivers: Callable[..., None]) -> None:
     """Do what is left to do when an operation has ended: what its last step has scheduled, emitted or deferred."""
     if process.schedule.needs_loop:
         start_renewals(process)
     if events:
-        _deliver(process, events, aside=aside)
+        delivers(process, events)
     if process.threads.waiting:
         process.threads.start()
     if process.deferred:

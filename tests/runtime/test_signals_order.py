@@ -447,12 +447,14 @@ def test_thread_that_acquires_does_not_deliver_what_another_thread_is_delivering
     caplog.set_level("DEBUG", "pynamodb_mutex")
     slow, mutex, order, threads = Slow(scene.key), scene.mutex(auto_renew=False), [], []
 
-    def log_slowly(event):
-        time.sleep(40)
-        assert slow.come.wait(60)
-        threads.append(threading.Thread(target=mutex.renew))
-        threads[0].start()
-        time.sleep(1)
+    def record_slowly(event, record_of=notifications._record_of):
+        if event.name == "acquired":
+            time.sleep(40)
+            assert slow.come.wait(60)
+            threads.append(threading.Thread(target=mutex.renew))
+            threads[0].start()
+            time.sleep(1)
+        return record_of(event)
 
     def receive_loss(sender, **fields):
         slow(sender, **fields)
@@ -461,7 +463,7 @@ def test_thread_that_acquires_does_not_deliver_what_another_thread_is_delivering
     def receive_renewal(sender, **_):
         order.append("won back")
 
-    monkeypatch.setitem(notifications._RECORDS, "acquired", log_slowly)
+    monkeypatch.setattr(notifications, "_record_of", record_slowly)
     with (
         signals.lost.connected_to(receive_loss, scene.here),
         signals.renewed.connected_to(receive_renewal, scene.here),

@@ -22,7 +22,7 @@ from dev.faultproxy import (
 )
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_in_task import TaskSleeper, Waker
+from pynamodb_mutex._runtime.run_in_task import TaskSleeper, sleep
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 
@@ -236,22 +236,22 @@ async def test_async_generator_that_is_closed_awaits_the_release(scene):
 
 def test_sleeper_of_a_closed_loop_is_woken_in_vain():
     async def main():
-        return TaskSleeper()
+        event = asyncio.Event()
+        return event, TaskSleeper(event)
 
-    sleeper = asyncio.run(main())
-    waker = Waker(sleeper)
-    waker.wake()
-    del sleeper
-    waker.wake()
+    event, sleeper = asyncio.run(main())
+    sleeper.wake()
+    del event
+    sleeper.wake()
 
 
 @pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(new_event_loop):
     async def main():
-        sleeper = TaskSleeper()
-        threading.Timer(0.05, sleeper.wake).start()
+        event = asyncio.Event()
+        threading.Timer(0.05, TaskSleeper(event).wake).start()
         # nothing else wakes it
-        await asyncio.wait_for(sleeper.sleep(math.inf), LONG)
+        await asyncio.wait_for(sleep(event, math.inf), LONG)
 
     loop = new_event_loop()
     loop.run_until_complete(main())

@@ -6,6 +6,7 @@ This package exports what most programs need. Further public modules: `pynamodb_
 """
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex.exceptions import (
@@ -48,22 +49,21 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "RowLock": "rows",
+    "RowLockMixin": "rows",
+    "Semaphore": "groups",
+    "synchronized": "_synchronized",
+}
+"""Names that few programs need, and the modules that have them: imported at first use, so that the package's import is fast."""
+
+
 def __getattr__(name: str) -> Any:
-    """Import a name that few programs need when it is first used, so that importing the package stays fast."""
-    if name == "synchronized":
-        from pynamodb_mutex._synchronized import synchronized  # noqa: PLC0415 - as the docstring says
-
-        return synchronized
-    if name in {"RowLock", "RowLockMixin"}:
-        from pynamodb_mutex import rows  # noqa: PLC0415 - as the docstring says
-
-        return getattr(rows, name)
-    if name == "Semaphore":
-        from pynamodb_mutex.groups import Semaphore  # noqa: PLC0415 - as the docstring says
-
-        return Semaphore
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    """Import a name that few programs need when it is first used."""
+    if name not in _LATER:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

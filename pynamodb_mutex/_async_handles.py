@@ -93,6 +93,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         self._holders: dict[Caller, list[_HoldingTask]] = {}
         is_notified = cancel_on_loss or on_lost is not None
         self._lock = make(on_lost=self._notify if is_notified else None)
+        self._options = self._lock._options
 
     @classmethod
     def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: AsyncOptions) -> Self:
@@ -104,6 +105,10 @@ class AsyncLock(Handle[Any], Generic[L]):
     def _mine(self) -> Held | None:
         held: Held | None = self._lock._mine()
         return held
+
+    @property
+    def _shown(self) -> str:
+        return self._lock._shown
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
         return self._lock._not_held_error(what)
@@ -157,8 +162,7 @@ class AsyncLock(Handle[Any], Generic[L]):
 
     async def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
-        asking: Operation[bool] = self._lock._asking()
-        return await self._run(asking)
+        return await self._run(self._lock._asking())
 
     async def _enter(self) -> Any:
         """Acquire the lock for an ``async with`` block; return the acquisition."""

@@ -123,6 +123,15 @@ class Handle(Made, Generic[H]):
     def _not_held_error(self, what: str) -> MutexNotHeldError:
         """Return the error for a call that needs an acquisition; ``what`` names the call."""
 
+    @property
+    @abstractmethod
+    def _shown(self) -> str:
+        """The key or the keys, for messages."""
+
+    def __repr__(self) -> str:
+        """Describe the lock and its state, without a request."""
+        return f"<{type(self).__name__} {self._shown}: {self._state()}>"
+
     def _state(self) -> str:
         """Describe the state of the lock, for people."""
         held = self._mine()
@@ -162,8 +171,9 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def key(self) -> str:
-        """The lock's key."""
-        return self._options.key
+        """The lock's key; of any of several, that of this acquisition, and before the first a description of all keys."""
+        claim = self._mine()
+        return self._options.key if claim is None else claim.key
 
     @property
     def token(self) -> str:
@@ -227,23 +237,9 @@ class HandleOfOne(Handle["HeldClaim"]):
             return f"held, fencing token {claim.own.version}, {claim.remaining:.1f} s left"
         return super()._state()
 
-    def __repr__(self) -> str:
-        """Describe the lock and its state, without a request."""
-        table = self._options.model.Meta.table_name
-        return f"<{type(self).__name__} {shown(self.key)} in {table}: {self._state()}>"
-
-
-class HandleOfSeveral(Handle["Held"]):
-    """Locks on several keys or rows that are held together, as users see them."""
-
     @property
-    @abstractmethod
-    def _names(self) -> str:
-        """The keys, for messages."""
-
-    def __repr__(self) -> str:
-        """Describe the lock and its state, without a request."""
-        return f"<{type(self).__name__} {self._names}: {self._state()}>"
+    def _shown(self) -> str:
+        return f"{shown(self.key)} in {self._options.model.Meta.table_name}"
 
 
 class Lock(Handle[H]):
@@ -480,6 +476,18 @@ class Lock(Handle[H]):
                 raise
             note_not_released(error, failure)
 
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock, by one consistent read.
+
+        Of several locks, whether anyone holds any of them; of any of several keys, whether all are held, by whichever
+        holders.
+
+        Raises:
+            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
+        """
+        return run(current_process(), self._asking())
+
     @abstractmethod
     def _another(self) -> Lock[Any]:
         """Return another handle on the same lock."""
@@ -514,7 +522,7 @@ MOST = 100
 """Largest number of writes in one transaction of DynamoDB."""
 
 
-class LockGroup(HandleOfSeveral, Lock["Held"]):
+class LockGroup(Lock["Held"]):
     """Several locks, acquired, renewed and released together: all or none, by one request each.
 
     Nobody holds some of them while waiting for others. Losing one lock is losing all. Threads may share
@@ -561,15 +569,6 @@ class LockGroup(HandleOfSeveral, Lock["Held"]):
             pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout)
-
-    def locked(self) -> bool:
-        """Return whether anyone holds any of the locks, by one consistent BatchGetItem.
-
-        Raises:
-            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
-        """
-        return run(current_process(), self._asking())
 
     def _asking(self) -> Operation[bool]:
         from pynamodb_mutex._operations.acquire_several import are_held  # noqa: PLC0415 - as below
@@ -642,16 +641,16 @@ class LockGroup(HandleOfSeveral, Lock["Held"]):
         return held
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
-        return MutexNotHeldError(f"{what}: {self._names} are not held", key=self._locks[0].key)
+        return MutexNotHeldError(f"{what}: {self._shown} are not held", key=self._locks[0].key)
 
     @property
-    def _names(self) -> str:
+    def _shown(self) -> str:
         return shown_all([lock._options.key for lock in self._locks])
 
     def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
         key, claim = attempt.in_the_way
         return MutexTimeoutError(
-            f"{self._names} were not all free within {self._options.timeout} s: "
+            f"{self._shown} were not all free within {self._options.timeout} s: "
             f"{shown(key)} is {describe_holder(claim.owner, claim.expires_at)}",
             key=key,
             owner=claim.owner,

@@ -9,18 +9,17 @@ The docstrings say only what differs for tasks. Cancellation is handled in `_asy
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pynamodb.models import Model
 
 from pynamodb_mutex._async_handles import AsyncLock, AsyncTransaction
-from pynamodb_mutex._handles import HandleOfOne, HandleOfSeveral
+from pynamodb_mutex._handles import HandleOfOne
 from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import check_options
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._row_locks import LockedRows, RowLock, RowLocks
-from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.groups import Semaphore
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex, MutexGroup
@@ -68,11 +67,6 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
 
     _inside: ClassVar[type[Mutex]] = Mutex
     """Class of the lock for threads that this contains."""
-
-    def __init__(self, make: Callable[..., Any], on_lost: Any, *, cancel_on_loss: bool) -> None:
-        """Use `for_key`."""
-        super().__init__(make, on_lost, cancel_on_loss=cancel_on_loss)
-        self._options = self._lock._options
 
     @classmethod
     def for_key(
@@ -153,12 +147,6 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         position: int | None = self._lock.position
         return position
 
-    @property
-    def key(self) -> str:
-        """The lock's key; with `any_of`, that of this acquisition, and before the first a description of all keys."""
-        key: str = self._lock.key
-        return key
-
     @classmethod
     async def attach(
         cls,
@@ -179,11 +167,9 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         read = parse_ticket(ticket)
         make = functools.partial(cls._inside._for_ticket, read, model)
         mutex = cls._made(make, cancel_on_loss, options)
-        lock, who = mutex._lock, caller()
-        attachment = lock._attachment(read, who, blocks=False)
         # If the task is cancelled after the write was applied, the lock is released: the ticket is used up, so nobody
         # else could release it.
-        claim: HeldClaim = await mutex._run(lock._attaching(attachment, who), release)
+        claim: HeldClaim = await mutex._run(mutex._lock._attaching(read, blocks=False), release)
         mutex._begin(claim)
         return mutex
 
@@ -223,8 +209,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         read = parse_ticket(ticket)
         model = getattr(self._lock, "_model", self._options.model)
         lock: Any = self._inside._for_ticket(read, model)
-        who = caller()
-        claim = yield from lock._attaching(lock._attachment(read, who, blocks=False), who)
+        claim = yield from lock._attaching(read, blocks=False)
         yield from release(claim)
 
     async def save_data(self, data: Any) -> None:
@@ -309,14 +294,10 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
         return row
 
 
-class AsyncMutexGroup(AsyncLock[MutexGroup], HandleOfSeveral):
+class AsyncMutexGroup(AsyncLock[MutexGroup]):
     """The locks of several keys, all or none, for tasks: see `~pynamodb_mutex.groups.MutexGroup`."""
 
     _made_by = "AsyncMutex.for_keys([...])"
-
-    @property
-    def _names(self) -> str:
-        return self._lock._names
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -347,14 +328,10 @@ class AsyncMutexGroup(AsyncLock[MutexGroup], HandleOfSeveral):
         return AsyncTransaction(self._lock.transaction())
 
 
-class AsyncRowLocks(AsyncLock[RowLocks[M]], HandleOfSeveral, Generic[M]):
+class AsyncRowLocks(AsyncLock[RowLocks[M]], Generic[M]):
     """The locks of several rows, all or none, for tasks; ``async with`` returns the rows: see `locked_all`."""
 
     _made_by = "pynamodb_mutex.aio.locked_all(Model, [...])"
-
-    @property
-    def _names(self) -> str:
-        return self._lock._names
 
     async def __aenter__(self) -> LockedRows[M]:
         """Acquire the locks, read the rows, and return them.

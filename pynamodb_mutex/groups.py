@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key
-from pynamodb_mutex._operations.options import made
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._row_locks import LockedRows, RowLocks
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import MOST_KEYS, AnyOf, MutexGroup, options_of_any
+from pynamodb_mutex.mutex import MOST_KEYS, AnyOf, MutexGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,8 +77,7 @@ class Semaphore(AnyOf):
             msg = f"a semaphore's key takes 1 to {longest} bytes of UTF-8, this one {len(key.encode())}"
             raise InvalidKeyError(msg, key=key)
         slots = [f"{key}{_PERMIT}{number}" for number in range(1, permits + 1)]
-        common, each = options_of_any(slots, key, model, options)
-        return made(cls, common, each)
+        return cls._of(slots, key, model, options)
 
     @property
     def permit(self) -> int | None:

@@ -44,15 +44,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._dynamodb.store import Store
     from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
     from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny, ContenderForAny
-    from pynamodb_mutex._operations.attach import Attachment, Ticket
+    from pynamodb_mutex._operations.attach import Ticket
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim
     from pynamodb_mutex._operations.options import CommonOptions
-    from pynamodb_mutex._operations.shared import Shared
 
     class Options(CommonOptions, total=False):
         """The options of `Mutex.for_key`, except the lock table."""
@@ -250,9 +248,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         cls._called("attach", options)
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
-        who = caller()
-        attachment = mutex._attachment(read, who, blocks=True)
-        run(current_process(), mutex._attaching(attachment, who))
+        run(current_process(), mutex._attaching(read, blocks=True))
         return mutex
 
     @classmethod
@@ -277,7 +273,14 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             ValueError: For no key, or more than 100.
         """
         cls._called("any_of", options)
-        return AnyOf.of(keys, model, options)
+        check_several("any_of", keys)
+        unique = list(dict.fromkeys(check_key(key) for key in keys))
+        if not 1 <= len(unique) <= MOST_KEYS:
+            msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(unique)}"
+            raise ValueError(msg)
+        first = ", ".join(unique[:_MOST_SHOWN])
+        more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
+        return AnyOf._of(unique, f"any of {first}{more}", model, options)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock.
@@ -375,19 +378,17 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         self._enter()
         return self
 
-    def _attachment(self, ticket: Ticket, who: Caller, *, blocks: bool) -> Attachment:
+    def _attaching(self, ticket: Ticket, *, blocks: bool) -> Operation[HeldClaim | None]:
+        """Acquire the lock that a ticket names; the next ``with`` block uses that acquisition."""
         from pynamodb_mutex._operations.attach import Attachment  # noqa: PLC0415 - seldom needed
 
-        return Attachment(self._contender(who, blocks=blocks), ticket)
-
-    def _attaching(self, attachment: Attachment, me: Caller) -> Operation[HeldClaim | None]:
-        """Acquire the lock that a ticket names; the next ``with`` block uses that acquisition."""
+        who = caller()
 
         def note(claim: HeldClaim) -> None:
             self._attached = claim
-            self._note(me, claim)
+            self._note(who, claim)
 
-        return attachment.run(note)
+        return Attachment(self._contender(who, blocks=blocks), ticket).run(note)
 
     def detach(self, lease: float | None = None) -> str:
         """End the acquisition here; return a ticket with which another process continues to hold the lock.
@@ -496,18 +497,12 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def _another(self) -> Mutex:
         return made(Mutex, self._options)
 
-    def locked(self) -> bool:
-        """Return whether anyone holds the lock, by one consistent read.
-
-        Raises:
-            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
-        """
-        return run(current_process(), self._asking())
-
     def _asking(self) -> Operation[bool]:
-        process = current_process()
-        return _is_held(process, process.store(self._options.model), self._options)
+        process, options = current_process(), self._options
+        store = process.store(options.model)
+        read = store.read(options.row, consistent=True)
+        answer = yield from retrying(process, lambda: read, 0.0)
+        return answer.claim.is_held(answer.received, store.bounds)
 
     def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
         holder = attempt.holder
@@ -519,12 +514,6 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             owner=owner,
             expires_at=ends,
         )
-
-
-def _is_held(shared: Shared, store: Store, options: LockOptions) -> Operation[bool]:
-    read = store.read(options.row, consistent=True)
-    answer = yield from retrying(shared, lambda: read, 0.0)
-    return answer.claim.is_held(answer.received, store.bounds)
 
 
 # -- one of several --------------------------------------------------------------------------------
@@ -555,37 +544,24 @@ class AnyOf(Mutex):
         self._alternatives = alternatives
 
     @classmethod
-    def of(cls, keys: Iterable[str], model: type[LockItem], options: Options) -> AnyOf:
-        """Return a mutex on whichever of several keys is free first: see `Mutex.any_of`."""
-        check_several("any_of", keys)
-        unique = list(dict.fromkeys(check_key(key) for key in keys))
-        if not 1 <= len(unique) <= MOST_KEYS:
-            msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(unique)}"
-            raise ValueError(msg)
-        first = ", ".join(unique[:_MOST_SHOWN])
-        more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
-        common, each = options_of_any(unique, f"any of {first}{more}", model, options)
-        return made(cls, common, each)
+    def _of(cls, keys: list[str], name: str, model: type[LockItem], options: Options) -> Self:
+        """Return a mutex on one of several keys, which have all options in common.
 
-    @property
-    def key(self) -> str:
-        """The key of the last acquisition; before the first, a description of the alternatives."""
-        claim = self._mine()
-        return self._options.key if claim is None else claim.key
+        Args:
+            keys: The keys.
+            name: What messages call all of them together.
+            model: The lock table.
+            options: Those that the caller gave.
+        """
+        common = Mutex.for_key(keys[0], model=model, **options)._options
+        common.check_unfair("of several keys each has a line of its own")
+        each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
+        return made(cls, common._replace(key=name), each)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the order in which they were given, each once."""
         return tuple(each.key for each in self._alternatives)
-
-    def locked(self) -> bool:
-        """Return whether all the keys are held, by whichever holders, by one consistent BatchGetItem.
-
-        Raises:
-            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
-        """
-        return super().locked()
 
     def _asking(self) -> Operation[bool]:
         from pynamodb_mutex._operations.acquire_several import are_held  # noqa: PLC0415 - as above
@@ -626,31 +602,6 @@ class AnyOf(Mutex):
         )
 
         return AcquisitionOfAny(self._contender(who, blocks=blocks), patience)
-
-
-def options_of_any(
-    keys: Sequence[str], name: str, model: type[LockItem], options: Options
-) -> tuple[LockOptions, list[LockOptions]]:
-    """Return the options that several keys have in common, with ``name`` as their key, and the options of each key.
-
-    Args:
-        keys: The keys.
-        name: What messages call all of them together.
-        model: The lock table.
-        options: Those that the caller gave.
-
-    Raises:
-        InvalidKeyError: For a key that DynamoDB would not accept.
-        TypeError: For an option of a wrong type, or ``fair``.
-        ValueError: For a value that `Mutex.for_key` would refuse.
-    """
-    common = Mutex.for_key(keys[0], model=model, **options)._options
-    common.check_unfair("of several keys each has a line of its own")
-    each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
-    return common._replace(key=name), each
-
-
-# -- several together ------------------------------------------------------------------------------
 
 
 class MutexGroup(LockGroup):
@@ -713,7 +664,7 @@ class MutexGroup(LockGroup):
         """
         tokens = {lock.key: lock.fencing_token for lock in self._locks}
         if len(tokens) < len(self._locks):
-            msg = f"{self._names}: a key comes from two tables; ask each of .members for its token"
+            msg = f"{self._shown}: a key comes from two tables; ask each of .members for its token"
             raise MutexError(msg)
         return tokens
 

@@ -121,15 +121,17 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
             # it would not know whether there is a claim to release.
             if cancelled is not None and undo is not None:
                 raise cancelled  # noqa: TRY301 - thrown into the operation below
-            if isinstance(effect, Send):
-                request = effect.request
             value = None
             if isinstance(effect, Wait):
                 cancelled = await _wait(effect, to_its_end=undo is None) or cancelled
-            elif isinstance(effect, Send | Open):
-                under_way = _posted(process, *_call_of(effect))
+            elif isinstance(effect, Send):
+                request = effect.request
+                under_way = _posted(process, request.send, request.store.connection.endpoint)
                 value, interruption = await _answer(under_way)
                 cancelled = cancelled or interruption
+            elif isinstance(effect, Open):
+                under_way = _posted(process, effect.store.connection.open)
+                cancelled = (await _answer(under_way))[1] or cancelled
         except StopIteration as done:
             return await _result(process, done.value, events, cancelled, undo)
         except GeneratorExit:
@@ -149,13 +151,6 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 # Once: what the operation does about it, such as releasing a claim, runs to its end, even if the task
                 # is cancelled again. So there is no `undo` any more.
                 cancelled, undo = error, None
-
-
-def _call_of(effect: Send | Open) -> tuple[Callable[[], Any], str]:
-    """Return the call by which a worker carries out an effect, and the endpoint that it may wait for."""
-    if isinstance(effect, Send):
-        return effect.request.send, effect.request.store.connection.endpoint
-    return effect.store.connection.open, ""
 
 
 async def _result(
@@ -304,14 +299,9 @@ async def _delivered(process: Process, events: list[Event]) -> asyncio.Cancelled
     if not any(isinstance(event, LockEvent) and process.receivers[event.name] for event in events):
         deliver(process, events)
         return None
-    call = partial(_deliver_as, process, events, caller())
+    # receivers see the lock as the task sees it
+    call = partial(acting_as(caller())(deliver), process, events)
     return (await _answer(_posted(process, call)))[1]
-
-
-def _deliver_as(process: Process, events: list[Event], who: Any) -> None:
-    """Deliver events on a worker, for a task: receivers see the lock as the task sees it."""
-    with acting_as(who):
-        deliver(process, events)
 
 
 async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:

@@ -471,11 +471,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             MutexError: With ``delete_on_release``, because nothing can be guarded then.
         """
         claim = self._current("transaction")
-        from pynamodb_mutex._transactions import (  # noqa: PLC0415 - seldom needed, slow to load
-            GuardedTransactWrite,
-        )
+        from pynamodb_mutex import _transactions  # noqa: PLC0415 - seldom needed, slow to load
 
-        return GuardedTransactWrite([claim])
+        return _transactions.GuardedTransactWrite([claim])
 
     def force_release(self) -> bool:
         """Break the claim that is on this key now, and no later one: see `LockItem.force_release`.
@@ -679,11 +677,9 @@ class MutexGroup(LockGroup):
             MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
         """
         claims = self._current("transaction").unreleased
-        from pynamodb_mutex._transactions import (  # noqa: PLC0415 - seldom needed, slow to load
-            GuardedTransactWrite,
-        )
+        from pynamodb_mutex import _transactions  # noqa: PLC0415 - seldom needed, slow to load
 
-        return GuardedTransactWrite(claims)
+        return _transactions.GuardedTransactWrite(claims)
 
     def __enter__(self) -> Self:
         """Acquire the locks, as `acquire` does.

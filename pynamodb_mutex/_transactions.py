@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._dynamodb.pynamodb_private import replace_commit, update_local_versions
-from pynamodb_mutex._operations.transaction import commit, send_through_own_connection
+from pynamodb_mutex._operations.transaction import commit, refuse_other_connection
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def _commit(transaction: TransactWrite) -> Any:
     """Commit a `TransactWrite`: by the protocol if it writes rows of a `RowLockMixin` model, else as PynamoDB does."""
-    send_through_own_connection(transaction)
+    refuse_other_connection(transaction)
     process = current_process()
     operation = commit(process, transaction)
     if operation is None:

@@ -16,7 +16,7 @@ from pynamodb.exceptions import GetError, PynamoDBException
 from pynamodb.models import BatchWrite, Model
 
 from pynamodb_mutex._dynamodb.keys import row_key
-from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, forget_connection
+from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._operations.options import check_options, check_several, made
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._operations.row_write import (
@@ -421,10 +421,9 @@ class RowLockMixin(Model):
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
-        # Through the model's own connection, with the timeouts and retries of its Meta: the short ones of this library
-        # serve to keep a lease, and without the lock there is none.
-        connection = connection_of(type(self)).connection
-        store, enforced = process.store(type(self)).through(connection), type(self).lock_enforced
+        # With the timeouts and retries of the model's Meta: the short ones of this library serve to keep a lease, and
+        # without the lock there is none.
+        store, enforced = process.store(type(self)).patient, type(self).lock_enforced
         if lock_model is None:
             return [UnlockedRow(write, store, enforced=enforced)]
         plain = PlainRow(write, store)
@@ -432,7 +431,7 @@ class RowLockMixin(Model):
             return [plain]
         locks = process.store(lock_model)
         _refuse_two_regions(store, locks)
-        return [plain, NobodyHolds(self, locks.through(connection))]
+        return [plain, NobodyHolds(self, locks)]
 
     # -- in PynamoDB's transactions and batches -------------------------------------------------
 

@@ -19,14 +19,12 @@ import botocore.session
 from botocore import xform_name
 from botocore.client import BaseClient
 from botocore.exceptions import (
-    BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
     ReadTimeoutError,
 )
 from botocore.hooks import HierarchicalEmitter
-from botocore.retries.standard import RetryContext, StandardRetryConditions
 
 from dev.simulation.table import Refusal
 
@@ -138,7 +136,6 @@ class Client(BaseClient):
         reads_for: Read timeout in seconds.
         hangs_for: Longest time in seconds for which a request may be under way: the connect and the read timeout.
         meta: What PynamoDB and the library read of a client's ``meta``.
-        retry_conditions: Decides as botocore does whether a failed attempt is repeated.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -152,8 +149,6 @@ class Client(BaseClient):
             events=HierarchicalEmitter(),
             service_model=service_model(),
         )
-        attempts = 1 + connection._max_retry_attempts_exception
-        self.retry_conditions = StandardRetryConditions(max_attempts=attempts)
 
     def __getattr__(self, name: str) -> Any:
         operation = _operations().get(name)
@@ -169,39 +164,8 @@ def _operations() -> dict[str, str]:
 
 
 def make_api_call(client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Send a request with its retries; `threads.installed` puts this in place of the method of botocore's clients."""
-    world = worlds[-1]
-    attempt = 1
-    while True:
-        client.meta.events.emit(f"before-send.dynamodb.{operation}")
-        try:
-            return world.network.exchange(client, operation, kwargs)
-        except (BotoCoreError, ClientError) as error:
-            if not _is_to_be_retried(client, operation, attempt, error):
-                raise
-        world.sleep(world.rng.random() * 2.0 ** (attempt - 1))
-        attempt += 1
-
-
-def _is_to_be_retried(client: Client, operation: str, attempt: int, error: Exception) -> bool:
-    """Return whether botocore would repeat a failed attempt; emits its event for one, from which the library learns."""
-    model = service_model().operation_model(operation)
-    caught: Exception | None = error
-    http = parsed = response = None
-    if isinstance(error, ClientError):
-        parsed = error.response
-        http = SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"], headers={})
-        caught, response = None, (http, parsed)
-    client.meta.events.emit(
-        f"needs-retry.dynamodb.{operation}",
-        operation=model,
-        response=response,
-        caught_exception=caught,
-    )
-    decision: bool = client.retry_conditions.is_retryable(
-        RetryContext(attempt, model, parsed, http, caught)
-    )
-    return decision
+    """Send a request; `threads.installed` puts this in place of the method of botocore's clients."""
+    return worlds[-1].network.exchange(client, operation, kwargs)
 
 
 worlds: list[World] = []

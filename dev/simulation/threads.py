@@ -25,7 +25,7 @@ from pynamodb.connection import Connection
 from dev.simulation import network
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
-from pynamodb_mutex._dynamodb import connection, create_table
+from pynamodb_mutex._dynamodb import create_table
 from pynamodb_mutex._runtime import callers, run_on_thread, threads
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex._runtime.clock import local_clock, replace_local_clock
@@ -47,9 +47,8 @@ def installed(world: World) -> Iterator[Any]:
         stack.callback(replace_local_clock, clock)
         for module in (threads, run_on_thread, callers):
             stack.enter_context(patch.object(module, "threading", stand_in))
-        for module, name in ((callers, "_thread"), (connection, "_observed")):
-            local = _ThreadLocal(world, type(getattr(module, name)))
-            stack.enter_context(patch.object(module, name, local))
+        local = _ThreadLocal(world, type(callers._thread))
+        stack.enter_context(patch.object(callers, "_thread", local))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
         stack.enter_context(patch("pynamodb_mutex._async_handles.asyncio", AsyncIo(world)))

@@ -65,12 +65,11 @@ class Reply:
         received: Local time after the answer was received; 0 until `Store.learn` fills it in.
         date: The ``Date`` header of DynamoDB's answer; None if it has none, or if something else answered.
         is_dynamodbs: Whether DynamoDB answered, if only by an error.
-        maybe_applied: Whether the request may have been applied although the answer does not show it.
     """
 
-    __slots__ = ("date", "is_dynamodbs", "maybe_applied", "received", "sent")
+    __slots__ = ("date", "is_dynamodbs", "received", "sent")
 
-    def __init__(self, response: Any, *, maybe_applied: bool = False) -> None:
+    def __init__(self, response: Any) -> None:
         headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         # A proxy or a portal on the way may have answered. botocore takes any body of status 200 for an answer, and a
         # page of HTML for an empty one: a conditional write would count as applied. And the `Date` would be that of
@@ -79,7 +78,6 @@ class Reply:
             "content-type", ""
         ).startswith("application/x-amz-json")
         self.date = headers.get("date") if self.is_dynamodbs else None
-        self.maybe_applied = maybe_applied
         self.sent = self.received = 0.0
 
 
@@ -107,9 +105,8 @@ class Answer(Reply):
         item: RawItem | None = None,
         error: PynamoDBException | None = None,
         refused: Mapping[int, RawItem] = MappingProxyType({}),
-        maybe_applied: bool = False,
     ) -> None:
-        super().__init__(response, maybe_applied=maybe_applied)
+        super().__init__(response)
         self.applied = error is None
         self.claim = claim
         self.item: RawItem = item or {}
@@ -132,10 +129,12 @@ class Failure(Reply):
     Attributes:
         error: The exception to raise if the request is not retried.
         transient: Whether a retry may succeed.
+        conflict: Whether it failed because another request, perhaps one of a lock, was using the same row.
+        maybe_applied: Whether the request may have been applied; counts only if a retry may succeed.
         answered: Whether DynamoDB has ever answered at this endpoint. If not, the region or the host may be mistyped.
     """
 
-    __slots__ = ("answered", "error", "transient")
+    __slots__ = ("answered", "conflict", "error", "maybe_applied", "transient")
 
     def __init__(
         self,
@@ -143,12 +142,15 @@ class Failure(Reply):
         error: Exception,
         *,
         transient: bool = False,
+        conflict: bool = False,
         maybe_applied: bool = False,
         answered: bool = True,
     ) -> None:
-        super().__init__(response, maybe_applied=maybe_applied)
+        super().__init__(response)
         self.error = error
         self.transient = transient
+        self.conflict = conflict
+        self.maybe_applied = maybe_applied
         self.answered = answered
 
 

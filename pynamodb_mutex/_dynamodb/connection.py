@@ -1,8 +1,7 @@
 """Sends requests through PynamoDB's connections, each once, and returns what came of it as a value.
 
 botocore's own retries are off: the library retries, in `pynamodb_mutex._operations.retry`, so that it knows which
-attempt an answer belongs to and which attempts may have been applied. The exception is `CallersConnection`, by which
-writes without a lock are sent: it retries as the caller has set it up. What an error means is decided in `answers`.
+attempt an answer belongs to and which attempts may have been applied. What an error means is decided in `answers`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoRegionError
 from botocore.parsers import ResponseParserError
 from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
@@ -52,11 +51,10 @@ from pynamodb_mutex._dynamodb.pynamodb_private import (
 from pynamodb_mutex._protocol.server_time import ServerTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamodb.connection import Connection as PynamoDBConnection
     from pynamodb.models import Model
-    from typing_extensions import Self
 
 CONNECT_TIMEOUT = 1.0
 """Seconds. One hung request must not use up a lease; PynamoDB's own defaults add up to minutes."""
@@ -106,21 +104,24 @@ def client_of(connection: PynamoDBConnection) -> Any:
 class Connection:
     """A connection to one table, through which the other tables of its region and account can be reached, too.
 
+    A patient one is for writes without a lock. It has the timeouts of the model's Meta, and a failure is retried as
+    often as Meta says. A lock's own requests are not sent by it: one that hangs for long would use up a lease.
+
     Attributes:
-        retries: Whether botocore retries failed requests by itself, as a caller has set it up.
+        retries: How often a failure is retried; None if that depends on the time, as for a lock's own requests.
         is_open: Whether the client has been made, so that region and endpoint are known.
         server: What is known of the endpoint's time; nothing as long as the connection is not open.
         region: Region that requests are sent to; None as long as the connection is not open.
         endpoint: URL that requests are sent to; empty as long as the connection is not open.
     """
 
-    retries = False
-
     def __init__(
         self,
         model: type[Model],
         server_times: dict[str, ServerTime],
         now: Callable[[], float],
+        *,
+        patient: bool = False,
     ) -> None:
         """Make a connection, which is opened by its first request.
 
@@ -128,12 +129,15 @@ class Connection:
             model: Model of the rows.
             server_times: What is known of each endpoint's time, by URL. Connections to one endpoint share it.
             now: Function that returns the local time.
+            patient: Whether it is for writes without a lock.
         """
         self._now = now
         meta: Any = model.Meta
         self._model = model
-        connect = self._tight(meta.connect_timeout_seconds, CONNECT_TIMEOUT)
-        read = self._tight(meta.read_timeout_seconds, READ_TIMEOUT)
+        connect, read = meta.connect_timeout_seconds, meta.read_timeout_seconds
+        self.retries: int | None = meta.max_retry_attempts if patient else None
+        if not patient:
+            connect, read = self._tight(connect, CONNECT_TIMEOUT), self._tight(read, READ_TIMEOUT)
         self._make = partial(
             TableConnection,
             meta.table_name,
@@ -190,7 +194,7 @@ class Connection:
         if not self.is_open:
             with self._opening:
                 client = client_of(self.pynamodb)
-                self._observe(client)
+                _check_answers(client)
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self.server = self._server_times.setdefault(self.endpoint, ServerTime())
@@ -199,30 +203,24 @@ class Connection:
                 # next request, and nothing would observe the new one.
                 self.is_open = credentials_of(client) is not None
 
-    def _observe(self, client: Any) -> None:
-        """Let botocore's client call what is to see each of its requests or answers."""
-        # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
-        client.meta.events.register(
-            "response-received.dynamodb",
-            _refuse_what_is_cut_off,
-            unique_id="pynamodb_mutex answers",
-        )
-
-    def reaches_the_same_as(self, other: Connection) -> bool:
-        """Return whether this connection and another reach the same database: region, endpoint and account.
+    def elsewhere(self, callers: PynamoDBConnection) -> str:
+        """Return where a caller's connection leads, for messages; empty if to the same database as this one.
 
         Raises:
-            TransactWriteError: If nothing can be sent by this connection.
+            TransactWriteError: If nothing can be sent by the caller's connection.
         """
         try:
-            self._open()
+            meta = client_of(callers).meta
         except (BotoCoreError, ValueError) as error:
             raise _failed("TransactWriteItems", error) from error
-        other.open()
+        self.open()
+        there = f"{meta.region_name} at {meta.endpoint_url}"
+        if there != self.where:
+            return there
         # Other credentials may belong to another account. Without any of its own (None), each connection uses those of
         # the environment.
-        own, others = access_key_of(self.pynamodb), _credentials_of(other._model)[0]
-        return (self.region, self.endpoint, own) == (other.region, other.endpoint, others)
+        own = _credentials_of(self._model)[0]
+        return "" if access_key_of(callers) == own else f"{there} with other credentials"
 
     def shares_table_with(self, other: Connection) -> bool:
         """Return whether both connections are known to reach one table. Makes no client to find out."""
@@ -243,6 +241,9 @@ class Connection:
         try:
             if not self.is_open or self._has_new_credentials():
                 self._prepare()
+        except NoRegionError:
+            # The request fails by this error itself, unless a caller's tests replace what sends it: then no client is needed.
+            pass
         except (BotoCoreError, ValueError) as error:
             return Failure({}, _failed(operation, error))
         # Not the time of the step that asked for the request. In between, a client was made, a receiver of the step's
@@ -268,9 +269,8 @@ class Connection:
             # release that was never sent would return as if it were done. And a task would wait for ever, for asyncio
             # refuses to raise it in one.
             raise RuntimeError("sending a request raised StopIteration") from error
-        if self.retries and is_made_up(data):
-            # A caller's tests may replace the connection by which writes without a lock are sent. Whatever they return
-            # counts as an answer.
+        if self.retries is not None and is_made_up(data):
+            # A caller's tests may replace what sends writes without a lock. Whatever they return counts as an answer.
             return Answer(data or {})
         answer = Answer(data)
         return answer if answer.is_dynamodbs else self.not_dynamodbs(operation)
@@ -299,7 +299,7 @@ class Connection:
                 table = self._connected(credentials)
                 # under the lock: two threads would make two clients
                 client = client_of(table.connection)
-                self._observe(client)
+                _check_answers(client)
                 # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
                 # next one. Otherwise it stays open: other threads ask without the lock (`shares_table_with`).
                 if credentials_of(client) is None:
@@ -357,7 +357,7 @@ class Connection:
         maybe_applied: bool,
         conflict: bool = False,
     ) -> Failure:
-        """Return the failure of a request that may succeed if it is retried, unless botocore has retried it already."""
+        """Return the failure of a request that may succeed if it is retried."""
         answered = self.server.answered > 0
         if not answered:
             why = (
@@ -368,9 +368,8 @@ class Connection:
         return Failure(
             response,
             error,
-            # A caller's connection has retried as often as the caller chose. But botocore does not retry conflicts, and
-            # the library's own requests cause them: a write without the lock meets another's acquisition of the row.
-            transient=conflict or not self.retries,
+            transient=True,
+            conflict=conflict,
             maybe_applied=maybe_applied,
             answered=answered,
         )
@@ -402,6 +401,14 @@ class Connection:
         return isinstance(reply.error, TableDoesNotExist)
 
 
+def _check_answers(client: Any) -> None:
+    """Let botocore's client check each answer."""
+    # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
+    client.meta.events.register(
+        "response-received.dynamodb", _refuse_what_is_cut_off, unique_id="pynamodb_mutex answers"
+    )
+
+
 def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
     """Raise an error for an answer whose body did not arrive whole. botocore calls this for each answer.
 
@@ -413,109 +420,11 @@ def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
     Raises:
         ResponseParserError: If the body has not the checksum that DynamoDB sent with it.
     """
-    if response_dict is not None and _is_cut_off(response_dict["headers"], response_dict["body"]):
-        raise ResponseParserError("the answer is cut off")
-
-
-def _is_cut_off(headers: Mapping[str, str], body: bytes) -> bool:
-    """Return whether the body of an answer has not the checksum that DynamoDB sent with it."""
-    checksum = headers.get("x-amz-crc32")
-    return checksum is not None and checksum != str(crc32(body))
-
-
-class CallersConnection(Connection):
-    """A caller's own connection, with the caller's retries and timeouts, for writes without a lock.
-
-    A lock's own requests are not sent by it: one that hangs for long would use up a lease.
-    """
-
-    retries = True
-
-    def __init__(self, pynamodb: PynamoDBConnection, own: Connection) -> None:
-        self._model = own._model
-        self._now = own._now
-        self.pynamodb = pynamodb
-        self.table_name = own.table_name
-        self._server_times = own._server_times
-        self.is_open = False
-        self.server = ServerTime()
-        self.region = None
-        self.endpoint = ""
-        self._opening = own._opening
-
-    def send(self, operation: str, kwargs: dict[str, Any]) -> Answer | Failure:
-        """Send one request, in as many attempts as botocore makes; the reply is that to the last of them."""
-        # Without raising: where a test replaces the connection's methods, no client is needed.
-        self.open()
-        with _ObservedAttempts(self._now) as attempts:
-            reply = self._exchange(operation, kwargs)
-        reply.sent = attempts.sent
-        reply.maybe_applied = reply.maybe_applied or attempts.maybe_applied
-        return reply
-
-    def _observe(self, client: Any) -> None:
-        events = client.meta.events
-        # a unique_id also because several models may share the client
-        events.register("before-send.dynamodb", _note_sending, unique_id="pynamodb_mutex sends")
-        events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamodb_mutex attempts")
-
-
-class _ObservedAttempts:
-    """Observes the attempts that botocore makes by itself at one request, on the thread that sends it.
-
-    The reply is that to the last attempt. Whether an earlier one may have been applied can be seen only in the events
-    of the client.
-
-    Attributes:
-        maybe_applied: Whether an attempt that failed may have been applied.
-        sent: Local time before the last attempt was sent; 0 if none was.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.now = now
-        self.maybe_applied = False
-        self.sent = 0.0
-
-    def __enter__(self) -> Self:
-        # Receivers of PynamoDB's signals run inside our request, and may send another one. If an attempt at that one
-        # fails, it must not count as an attempt at ours.
-        self._before, _observed.attempts = _observed.attempts, self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _observed.attempts = self._before
-
-
-class _Observed(threading.local):
-    attempts: _ObservedAttempts | None = None
-
-
-_observed = _Observed()
-
-
-def _note_sending(**_: Any) -> None:
-    """Note when an attempt is sent. botocore calls this before each one."""
-    if _observed.attempts is not None:
-        _observed.attempts.sent = _observed.attempts.now()
-
-
-def _note_attempt(
-    operation: Any = None, response: Any = None, caught_exception: Any = None, **_: Any
-) -> None:
-    """Note whether an attempt may have been applied. botocore calls this after each attempt."""
-    if _observed.attempts is None:
+    if response_dict is None:
         return
-    error = caught_exception
-    if response is not None and response[1].get("Error"):
-        error = ClientError(response[1], operation.name)
-    if error is None:
-        # It was applied, and yet is retried if its answer was cut off; the retry is refused by what it wrote. If the
-        # answer is whole, it is the last attempt, or not one at our request: a receiver of PynamoDB's signals reads a row.
-        maybe_applied = _is_cut_off(response[0].headers, response[0].content)
-    else:
-        # A definite refusal gives (False, True): the second value counts only if the first is true.
-        maybe_applied = may_pass(error) == (True, True)
-    _observed.attempts.maybe_applied = _observed.attempts.maybe_applied or maybe_applied
+    checksum = response_dict["headers"].get("x-amz-crc32")
+    if checksum is not None and checksum != str(crc32(response_dict["body"])):
+        raise ResponseParserError("the answer is cut off")
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -542,7 +451,7 @@ def _cancelled(error: TransactWriteError, response: Any) -> Answer | Failure:
         # The first attempt is applied and its answer is lost. At the retry the guard's row is in conflict with another
         # request and is not evaluated, and a condition on another row is refused by what the first attempt wrote. As a
         # refusal this would be reported as "not applied". Sent again, it shows the guard's row.
-        return Failure(response, error, transient=True)
+        return Failure(response, error, transient=True, conflict=True)
     refused = {
         place: (reason.raw_item if reason else None) or {}
         for place, reason in enumerate(error.cancellation_reasons)

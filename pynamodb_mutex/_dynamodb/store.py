@@ -7,10 +7,11 @@ decides nothing: operations yield its requests to a runner, which sends them, an
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.answers import Answer, Failure, instant_of
-from pynamodb_mutex._dynamodb.connection import CallersConnection, Connection
+from pynamodb_mutex._dynamodb.connection import Connection
 from pynamodb_mutex._dynamodb.layout import Layout, seconds
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, TICK, YEAR_10000
@@ -19,7 +20,6 @@ from pynamodb_mutex._protocol.server_time import HOST_SKEW
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pynamodb.connection import Connection as PynamoDBConnection
     from pynamodb.models import Model
 
     from pynamodb_mutex._dynamodb.answers import Reply
@@ -73,12 +73,13 @@ class Store:
     ) -> None:
         self.model = model
         self.address = self.address_of(model)
-        self.connection = Connection(model, server_times, now)
+        self._connect = partial(Connection, model, server_times, now)
+        self.connection = self._connect()
         self.layout = Layout(model)
         self.requests = Requests(self.layout, self.connection.table)
         self._numbers = _Numbers()
         self._date: tuple[str | None, float] = (None, 0.0)
-        self._through: Store | None = None
+        self._patient: Store | None = None
 
     @staticmethod
     def address_of(model: type[Model]) -> tuple[str, str | None, str | None]:
@@ -86,15 +87,15 @@ class Store:
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
 
-    def through(self, pynamodb: PynamoDBConnection) -> Store:
-        """Return a store of the same rows that sends by a caller's connection."""
-        through = self._through
-        if through is None or through.connection.pynamodb is not pynamodb:
+    @property
+    def patient(self) -> Store:
+        """A store of the same rows for writes without a lock, which sends by a connection with Meta's patience."""
+        if self._patient is None:
             # Shallow, so that both stores number versions in one sequence.
-            through = copy.copy(self)
-            through.connection = CallersConnection(pynamodb, self.connection)
-            self._through = through
-        return through
+            patient = copy.copy(self)
+            patient.connection = self._connect(patient=True)
+            self._patient = patient
+        return self._patient
 
     # -- server time --------------------------------------------------------------------------------
 

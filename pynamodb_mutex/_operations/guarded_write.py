@@ -189,14 +189,11 @@ class Refusal(NamedTuple):
         guards: Guards that may have refused it, each with the row as it was then.
         error: The error to raise if it was none of these, nor of the others.
         others: Other conditions of the protocol that may have refused it, each with the row as it was then.
-        maybe_applied: Whether the connection has itself sent the request several times, and an earlier attempt may
-            have been applied.
     """
 
     guards: Sequence[tuple[Guard, RawItem]]
     error: PynamoDBException
     others: Sequence[tuple[Condition, RawItem]] = ()
-    maybe_applied: bool = False
 
 
 def write(
@@ -322,12 +319,8 @@ def _send_until_known(
         answer = yield from retrying(shared, build, until, about=about, attempts=attempts)
         if answer.applied:
             return answer
-        refused = refusal(answer)
-        # `retrying` has taken the attempt back, which was refused; but a caller's connection retries by itself, and
-        # an earlier attempt of its own may have been applied.
-        if refused.maybe_applied:
-            attempts.first_sent = min(attempts.first_sent, answer.sent)
-        if _is_applied(guards, refused, what, shared.now, maybe_applied=attempts.maybe_applied):
+        maybe_applied = attempts.maybe_applied
+        if _is_applied(guards, refusal(answer), what, shared.now, maybe_applied=maybe_applied):
             return None
 
 

@@ -77,7 +77,8 @@ def retrying(
     Args:
         shared: What the locks of the process share.
         build: Makes the request; called for each attempt, since what it proposes depends on the time.
-        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case.
+        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case. By a patient
+            connection, which counts, only that of a conflict.
         about: The claim or contender that log records are about; None if there is none.
         attempts: The attempts at this write so far, which are continued; None to begin anew.
         accept: Returns a failure for an answer that cannot be DynamoDB's, else None.
@@ -110,14 +111,15 @@ def retrying(
             if reply.is_dynamodbs and request.operation in _READS and server.may_be_learned:
                 continue
             return reply
-        # A failure that cannot pass is DynamoDB's refusal of this request, or it was never sent. (A caller's connection
-        # gives up others as well, but no claim depends on the outcome of what it sends.)
+        # A failure that cannot pass is DynamoDB's refusal of this request, or it was never sent.
         if not reply.maybe_applied or not reply.transient:
             made.first_sent = before
         if not reply.transient:
             raise reply.error
-        retries = retries or Retries(begun, until)
-        at = retries.next(shared.now, shared.uniform, answered=reply.answered)
+        retries = retries or Retries(begun, until, request.store.connection.retries)
+        at = retries.next(
+            shared.now, shared.uniform, answered=reply.answered, conflict=reply.conflict
+        )
         if at is None:
             raise reply.error
         failures += 1

@@ -36,6 +36,7 @@ from pynamodb_mutex._operations.row_write import (
     PlainRow,
     UnlockedRow,
     key_of,
+    name_of,
 )
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.exceptions import MutexError
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._dynamodb.answers import Answer
     from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._dynamodb.store import Store
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim
     from pynamodb_mutex._operations.row_write import Member
@@ -72,7 +72,7 @@ class ProtectedItem(dict[str, Any]):
         shows_row: Whether the caller requests the row if the condition does not hold.
     """
 
-    def __init__(self, members: Sequence[Member], return_values: str | None = None) -> None:
+    def __init__(self, members: Sequence[Any], return_values: str | None = None) -> None:
         super().__init__()
         self.members = members
         self.shows_row = (return_values or "").upper() == ALL_OLD
@@ -113,8 +113,7 @@ def write_alone(
         if isinstance(member, GuardedRow):
             return Refusal([(member.guard, answer.item)], answer.refusal)
         if isinstance(member, UnlockedRow):
-            rows = [(member, answer.item)]
-            return Refusal([], answer.refusal, rows, answer.maybe_applied)
+            return Refusal([], answer.refusal, [(member, answer.item)])
         return Refusal([], answer.refusal)
 
     answer = yield from write(shared, guards, build, refusal, what)
@@ -163,14 +162,14 @@ def write_together(
         if isinstance(item, UnlockedRow):
             yield from item.learn_time(shared, TransactWriteError)
     stores = [item.store for item in items if not isinstance(item, dict)]
-    # Under a guard it is sent by a connection of the lock's own. A caller's retries by itself, and may hang for
-    # longer than a lease.
-    store = next((each for each in stores if not each.connection.retries), stores[0])
+    # Under a guard not by a patient connection, which may hang for longer than a lease.
+    store = next((guard.claim.store for guard in guards.values()), stores[0])
     for guard in guards.values():
         # Two rows are locked in two regions, and written in the transaction() of one of the locks. In the region that it is
         # sent to, the other row's namesake, or its absence, would refuse the guard: a loss of a lock that is held.
-        if guard.claim.store.connection.region != store.connection.region:
-            raise _locked_elsewhere(guard.claim, store)
+        here = guard.claim.store.connection
+        if here.region != store.connection.region:
+            raise _elsewhere(guard.claim.key, store.connection.where, f"locked in {here.where}")
     transaction = _Attempts(shared, items, request_token, is_guarded=bool(guards))
 
     def build() -> Request:
@@ -185,7 +184,6 @@ def write_together(
             [(guard, refused[place]) for place, guard in guards.items() if place in refused],
             answer.refusal,
             [(other, refused[place]) for place, other in conditions.items() if place in refused],
-            answer.maybe_applied,
         )
 
     answer = yield from write(shared, list(guards.values()), build, refusal, what)
@@ -328,34 +326,30 @@ def _committing(
         raise
 
 
-def send_through_own_connection(transaction: TransactWrite) -> None:
-    """Have a transaction's writes sent by the connection that the caller made it with, unless they are guarded.
+def refuse_other_connection(transaction: TransactWrite) -> None:
+    """Raise if the connection that a transaction was made with reaches another database than a row's model.
 
-    Guarded ones are sent by a connection of the lock's own, and so the caller's must reach the same database.
+    Rows are written by connections of the library's own, which lead where the models do.
 
     Raises:
-        MutexError: If the caller's connection reaches another database than that of a guarded row.
-        TransactWriteError: If the caller's connection cannot send at all.
+        MutexError: If it does.
+        TransactWriteError: If nothing can be sent by it.
     """
-    protected = [item for _, item in items_of(transaction) if isinstance(item, ProtectedItem)]
-    for member in itertools.chain.from_iterable(item.members for item in protected):
-        store = member.store.through(connection_of_transaction(transaction))
-        if not isinstance(member, (GuardedRow, GuardOnly)):
-            member.store = store
-        elif not store.connection.reaches_the_same_as(member.store.connection):
-            is_same_place = store.connection.where == member.store.connection.where
-            advice = (
-                f"{', or with other credentials' * is_same_place}: "
-                f"give TransactWrite a connection to it, or use row_lock.transaction()"
-            )
-            raise _locked_elsewhere(member.guard.claim, store, advice)
+    callers = connection_of_transaction(transaction)
+    for _, item in items_of(transaction):
+        for member in item.members if isinstance(item, ProtectedItem) else ():
+            here = member.store.connection
+            there = here.elsewhere(callers)
+            if there:
+                is_locked = isinstance(item.members[-1], (GuardedRow, GuardOnly))
+                advice = ": give TransactWrite a connection to it, or use row_lock.transaction()"
+                where = f"{'locked ' * is_locked}in {here.where}{advice}"
+                raise _elsewhere(name_of(item.members[0].write.row), there, where)
 
 
-def _locked_elsewhere(claim: HeldClaim, store: Store, advice: str = "") -> MutexError:
-    """Return the error for a transaction that goes to another place than that of a claim by which it is guarded."""
-    there, here = store.connection.where, claim.store.connection.where
-    msg = f"the transaction goes to {there}, but {shown(claim.key)} is locked in {here}{advice}"
-    return MutexError(msg, key=claim.key)
+def _elsewhere(key: str, there: str, here: str) -> MutexError:
+    """Return the error for a transaction that goes to another place than a row that it writes."""
+    return MutexError(f"the transaction goes to {there}, but {shown(key)} is {here}", key=key)
 
 
 def _hide_rows(error: TransactWriteError, transaction: TransactWrite) -> None:

@@ -61,7 +61,8 @@ for it for ever.
 
 RELEASE_PATIENCE = 5.0
 """Seconds for which a release, a forced release, a fair waiter's leaving of the line, the last renewal before a detach,
-or a write without a lock is retried. A lock that could not be released by then expires with its lease."""
+or a write without a lock that meets a lock's request is retried. A lock that could not be released by then expires with its
+lease."""
 
 SCAN_PATIENCE = 30.0
 """Seconds for which the request for one page of a scan is retried."""
@@ -79,16 +80,20 @@ class Retries:
     Args:
         now: Local time at which the first attempt is made.
         until: Local time after which nothing is retried; not before PATIENCE has passed.
+        most: Most retries, whatever the time, of failures that are no conflicts; None if the time alone counts.
     """
 
-    __slots__ = ("_begun", "_until", "_wait")
+    __slots__ = ("_begun", "_left", "_until", "_wait")
 
-    def __init__(self, now: float, until: float) -> None:
+    def __init__(self, now: float, until: float, most: int | None = None) -> None:
         self._begun = now
+        self._left = most
         self._until = max(until, now + PATIENCE)
         self._wait = _FIRST_RETRY
 
-    def next(self, now: float, uniform: Uniform, *, answered: bool) -> float | None:
+    def next(
+        self, now: float, uniform: Uniform, *, answered: bool, conflict: bool = False
+    ) -> float | None:
         """Return the local time of the next attempt; None if it is too late for one.
 
         Args:
@@ -96,8 +101,13 @@ class Retries:
             uniform: Randomness.
             answered: Whether the endpoint has ever answered this process, as of this failure: another thread's
                 request may have been answered since the failure before.
+            conflict: Whether the request met another one at the same row. The caller's number of retries was not chosen
+                for those: it is the library's requests that a write without the lock meets.
         """
         until = self._until if answered else min(self._until, self._begun + UNANSWERED_PATIENCE)
+        if self._left is not None and not conflict:
+            until = math.inf if self._left > 0 else now
+            self._left -= 1
         if now >= until:
             return None
         at = min(now + uniform(0, self._wait), until)

@@ -1,4 +1,4 @@
-"""Connections of row locks: the retries and timeouts of a model's Meta, and transactions by a connection of the caller."""
+"""Connections of row locks: the retries and timeouts of a model's Meta, and transactions with a connection of the caller's."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from sent_requests import TRANSACT
 from dev import faultproxy as net
 from pynamodb_mutex import LockItem, MutexError, MutexLostError, RowLockedError
 from pynamodb_mutex._dynamodb import connection
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.testing import use
 
 ERRORS = {save: PutError, update: UpdateError, delete: DeleteError}
@@ -54,9 +55,9 @@ def attempts(proxy, op):
     return [seen.applied for seen in proxy.of(op)]
 
 
-def by_caller(host, retries=0, **options):
-    """Return a transaction by a connection of the caller's."""
-    return TransactWrite(connection=Connection(host=host, max_retry_attempts=retries), **options)
+def by_caller(host, **options):
+    """Return a transaction with a connection of the caller's, whose own number of retries does not count."""
+    return TransactWrite(connection=Connection(host=host, max_retry_attempts=1), **options)
 
 
 def send(transaction):
@@ -85,28 +86,28 @@ def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
 
 
 @pytest.mark.real("embedded")
-def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
-    with new_process(row_scene, retries=7) as (client, proxy):
+@pytest.mark.parametrize("retries", [0, 2])
+def test_transaction_is_repeated_as_often_as_meta_of_its_rows_says(row_scene, retries):
+    with new_process(row_scene, retries) as (client, proxy):
 
-        def transact(retries, *faults):
+        def transact(*faults):
             proxy.start_anew()
             proxy.next(*faults, op=TRANSACT)
-            with by_caller(proxy.url, retries) as transaction:
+            with by_caller(proxy.url) as transaction:
                 transaction.save(client(row_scene.key))
                 transaction.update(client(f"{row_scene.key}-2"), [client.balance.add(1)])
 
-        for retries in (0, 2):
-            faults = [net.throttle() for _ in range(retries)]
-            # and if it meets a lock on its way, whatever that says
-            for met in (faults, [CONFLICT, CONFLICT]):
-                transact(retries, *met)
-                sent = proxy.of(TRANSACT)
-                assert [seen.applied for seen in sent] == [False] * len(met) + [True]
-                # by its token DynamoDB knows it again
-                assert all(seen.body == sent[0].body for seen in sent)
-            with pytest.raises(TransactWriteError):
-                transact(retries, *faults, net.throttle())
-            assert not any(seen.applied for seen in proxy.of(TRANSACT))
+        faults = [net.throttle() for _ in range(retries)]
+        # and if it meets a lock on its way, whatever that says
+        for met in (faults, [CONFLICT, CONFLICT]):
+            transact(*met)
+            sent = proxy.of(TRANSACT)
+            assert [seen.applied for seen in sent] == [False] * len(met) + [True]
+            # by its token DynamoDB knows it again
+            assert all(seen.body == sent[0].body for seen in sent)
+        with pytest.raises(TransactWriteError):
+            transact(*faults, net.throttle())
+        assert not any(seen.applied for seen in proxy.of(TRANSACT))
 
 
 @pytest.mark.real("embedded")
@@ -154,7 +155,7 @@ def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
 
 @every_write
 def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
-    with new_process(any_scene) as (client, proxy):
+    with new_process(any_scene, retries=0) as (client, proxy):
         proxy.next(net.page(200), op=any_scene.op(write.__name__))
         with pytest.raises(error_of(any_scene, write), match="not DynamoDB's"):
             write(client(any_scene.key))
@@ -174,6 +175,17 @@ def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write):
             proxy.next(net.delay_answer(1.0), op=each)
         write(client(any_scene.key))
         assert attempts(proxy, op) == [True]
+
+
+@every_write
+def test_attempt_that_hangs_for_metas_timeout_is_repeated(any_scene, write):
+    op = any_scene.op(write.__name__)
+    with new_process(any_scene, retries=2) as (client, proxy):
+        proxy.next(net.delay_answer(100.0), net.delay_answer(100.0), op=op)
+        began = local_clock().now()
+        write(client(any_scene.key))
+        assert 60 < local_clock().now() - began < 65
+        assert attempts(proxy, op)[:2] == [True, False if write is save else True]
 
 
 def test_guarded_write_has_the_patience_of_its_lock(row_scene):
@@ -222,13 +234,13 @@ def test_read_of_who_listens_to_pynamodbs_signals_is_no_attempt_at_a_write(row_s
         assert raised.value.applied is False
 
 
-def test_write_goes_by_the_models_own_connection(row_scene):
+def test_writes_without_the_lock_go_by_one_connection(row_scene):
     senders = []
     note = lambda sender, **_: senders.append(sender)  # noqa: E731 - it is short
     with new_process(row_scene) as (client, _), pre_dynamodb_send.connected_to(note):
         for write in ERRORS:
             write(client(row_scene.key))
-        assert senders == [client._get_connection().connection] * 4
+    assert senders == [senders[0]] * 4
 
 
 def test_meta_of_a_subclass_counts():
@@ -260,20 +272,20 @@ def two_regions(embedded_engine):
             model.delete_table()
 
 
-def test_row_goes_where_the_connection_leads_and_the_lock_there_counts(two_regions):
-    def save_there():
-        with TransactWrite(connection=Connection(region=FAR)) as transaction:
-            transaction.save(Row("a", balance=1))
-            transaction.update(Row("b"), [Row.balance.set(2)])
-
-    save_there()
-    assert list(Row.scan()) == []
-    assert sorted(row.pk for row in There.scan()) == ["a", "b"]
-    Row("a").save()
-    with Row.locked("a"):
-        save_there()
-    with There.locked("a"), pytest.raises(RowLockedError):
-        save_there()
+@pytest.mark.parametrize("options", [{"region": FAR}, {"aws_access_key_id": "other"}])
+def test_row_is_not_written_by_a_connection_that_leads_elsewhere_than_its_model(
+    two_regions, options
+):
+    options = {"aws_secret_access_key": "secret", **options}
+    transaction = TransactWrite(connection=Connection(**options))
+    transaction.save(There("b") if "region" in options else Row("b"))
+    transaction.update(Row("a"), [Row.balance.set(2)])
+    message = "|".join(
+        [f"goes to {FAR} at .* but '.*/a' is in us-east-1 at", "other credentials, but"]
+    )
+    with pytest.raises(MutexError, match=message):
+        send(transaction)
+    assert [*Row.scan(), *There.scan()] == []
 
 
 def test_row_whose_lock_table_is_in_another_region_is_not_written(two_regions):

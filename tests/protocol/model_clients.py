@@ -5,6 +5,7 @@ Only one call runs at a time, so that a schedule is what a state machine makes o
 
 import copy
 import functools
+import math
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 from greenlet import getcurrent, greenlet
@@ -13,7 +14,6 @@ from pynamodb.models import Model
 from this_process import store_for
 
 from pynamodb_mutex import RowLockMixin
-from pynamodb_mutex._dynamodb import connection as _connection
 from pynamodb_mutex._dynamodb.store import _Numbers
 from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 from pynamodb_mutex._runtime import process as _process
@@ -38,6 +38,7 @@ class Row(RowLockMixin, Model):
     class Meta:
         table_name = "rows"
         region = "eu-west-1"
+        max_retry_attempts = math.inf
 
     name = UnicodeAttribute(hash_key=True)
     text = UnicodeAttribute(null=True)
@@ -47,19 +48,10 @@ class Row(RowLockMixin, Model):
 def one_store():
     """Return a store whose requests stop in the network; a copy of it serves as a client's."""
     store = store_for(Row)
-    store.connection.open()
-    store.connection.pynamodb.dispatch = lambda *request: getcurrent().ask(*request)
-    Row._get_connection().connection.dispatch = _repeated
+    for connection in (store.connection, store.patient.connection):
+        connection.open()
+        connection.pynamodb.dispatch = lambda *request: getcurrent().ask(*request)
     return store
-
-
-def _repeated(*request):
-    """Send what has no answer again, as botocore does by the model's own connection."""
-    while True:
-        try:
-            return getcurrent().ask(*request)
-        except ReadTimeoutError as error:
-            _connection._note_attempt(caught_exception=error)
 
 
 class Crash(BaseException):
@@ -89,12 +81,13 @@ class Client:
     def __init__(self):
         self.process = Process()
         store = self.process.stores[Row] = copy.copy(one_store())
-        connection = store.connection = copy.copy(store.connection)
-        store._numbers, store._through = _Numbers(), None
-        connection.server = ServerTime()
-        connection.server.bounds = SERVER_TIME
-        # the model's own connection leads there, too
-        connection._server_times = {connection.endpoint: connection.server}
+        patient = store._patient = copy.copy(store.patient)
+        store._numbers = patient._numbers = _Numbers()
+        server = ServerTime()
+        server.bounds = SERVER_TIME
+        for each in (store, patient):
+            each.connection = copy.copy(each.connection)
+            each.connection.server = server
         self.dead, self.calls = False, []  # under way: renewals, and at most one other
         self.drop()
 
@@ -138,7 +131,6 @@ class Call(greenlet):
         self.request = self.answer = self.result = self.error = self.seen = None
         self.doubt = self.landed = self.reported_not_applied = self.done = False
         self.number, self.freed, self.tenures = 0, 0, {}
-        self.observed = _connection._Observed()
 
     def run(self):
         try:
@@ -151,8 +143,6 @@ class Call(greenlet):
         """Run on to its next request, or to its end."""
         self.request, self.answer = None, answer
         _process._process = self.client.process
-        # of a thread, as which this greenlet runs
-        _connection._observed = self.observed
         self.parent = getcurrent()
         self.switch()
 

@@ -88,6 +88,7 @@ class Client:
         for each in (store, patient):
             each.connection = copy.copy(each.connection)
             each.connection.server = server
+            each.connection._server_times = {each.connection.endpoint: server}
         self.dead, self.calls = False, []  # under way: renewals, and at most one other
         self.drop()
 

@@ -336,8 +336,9 @@ def refuse_other_connection(transaction: TransactWrite) -> None:
         TransactWriteError: If nothing can be sent by it.
     """
     callers = connection_of_transaction(transaction)
-    for _, item in items_of(transaction):
-        for member in item.members if isinstance(item, ProtectedItem) else ():
+    protected = [item for _, item in items_of(transaction) if isinstance(item, ProtectedItem)]
+    for item in protected:
+        for member in item.members:
             here = member.store.connection
             there = here.elsewhere(callers)
             if there:

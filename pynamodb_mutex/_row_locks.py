@@ -25,8 +25,6 @@ from pynamodb_mutex._transactions import GuardedTransactWrite
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
-    from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Unpack
 
@@ -304,34 +302,17 @@ class _RowsTransactWrite(GuardedTransactWrite):
         super().__init__(claims, unlock=unlock)
         self._locked_rows = rows
 
-    def save(
-        self, model: Model, condition: Condition | None = None, return_values: str | None = None
-    ) -> None:
+    def save(self, model: Model, *args: Any, **kwargs: Any) -> None:
         self._bind(model)
-        super().save(model, condition, return_values)
+        super().save(model, *args, **kwargs)
 
-    def update(
-        self,
-        model: Model,
-        actions: list[Action],
-        condition: Condition | None = None,
-        return_values: str | None = None,
-        *,
-        add_version_condition: bool = True,
-    ) -> None:
+    def update(self, model: Model, *args: Any, **kwargs: Any) -> None:
         self._bind(model)
-        version = add_version_condition
-        super().update(model, actions, condition, return_values, add_version_condition=version)
+        super().update(model, *args, **kwargs)
 
-    def delete(
-        self,
-        model: Model,
-        condition: Condition | None = None,
-        *,
-        add_version_condition: bool = True,
-    ) -> None:
+    def delete(self, model: Model, *args: Any, **kwargs: Any) -> None:
         self._bind(model)
-        super().delete(model, condition, add_version_condition=add_version_condition)
+        super().delete(model, *args, **kwargs)
 
     def _bind(self, model: Model) -> None:
         if hasattr(model, "_row_claim"):

@@ -266,8 +266,7 @@ class RowLockMixin(Model):
                 written), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with a
                 ``lock_model``.
         """
-        version = add_version_condition
-        write = RowWrite(self, TRANSACT_PUT, condition, add_version_condition=version)
+        write = RowWrite(self, TRANSACT_PUT, condition, versioned=add_version_condition)
         return self._row_write(write, "save", unlock=unlock)
 
     def update(
@@ -302,7 +301,7 @@ class RowLockMixin(Model):
         """
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
-        write = self._row_update(actions, condition, add_version_condition=add_version_condition)
+        write = RowWrite(self, TRANSACT_UPDATE, condition, actions, versioned=add_version_condition)
         return self._row_write(write, "update", unlock=unlock)
 
     def delete(
@@ -330,8 +329,7 @@ class RowLockMixin(Model):
                 was deleted), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with
                 a ``lock_model``.
         """
-        version = add_version_condition
-        write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
+        write = RowWrite(self, TRANSACT_DELETE, condition, versioned=add_version_condition)
         return self._row_write(write, "delete")
 
     def refresh(self, consistent_read: bool = False) -> None:
@@ -344,14 +342,6 @@ class RowLockMixin(Model):
         # before A's write; B computes from it and saves, its guard holds, and A's write is lost.
         claim = self._row_claim
         super().refresh(consistent_read or (claim is not None and not claim.is_released))
-
-    def _row_update(
-        self, actions: list[Action], condition: Condition | None, *, add_version_condition: bool
-    ) -> RowWrite:
-        version = add_version_condition
-        return RowWrite(
-            self, TRANSACT_UPDATE, condition, actions=actions, add_version_condition=version
-        )
 
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
         """Send a write, and return what PynamoDB's method would return.
@@ -454,7 +444,7 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
         """Return the update of this row in a `TransactWrite`, with its guard; PynamoDB calls this."""
-        write = self._row_update(actions, condition, add_version_condition=add_version_condition)
+        write = RowWrite(self, TRANSACT_UPDATE, condition, actions, versioned=add_version_condition)
         members = self._row_members(write, "transaction")
         return ProtectedItem(members, return_values_on_condition_failure)
 
@@ -466,8 +456,7 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
         """Return the deletion of this row in a `TransactWrite`, with its guard; PynamoDB calls this."""
-        version = add_version_condition
-        write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
+        write = RowWrite(self, TRANSACT_DELETE, condition, versioned=add_version_condition)
         members = self._row_members(write, "transaction")
         return ProtectedItem(members, return_values_on_condition_failure)
 

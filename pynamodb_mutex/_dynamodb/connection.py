@@ -239,7 +239,7 @@ class Connection:
         # Otherwise PynamoDB would request the consumed capacity, only to log it.
         kwargs.setdefault("ReturnConsumedCapacity", "NONE")
         try:
-            if not self.is_open or self._has_new_credentials():
+            if not self.is_open or _credentials_of(self._model) != self._credentials:
                 self._prepare()
         except NoRegionError:
             # The request fails by this error itself, unless a caller's tests replace what sends it: then no client is needed.
@@ -274,14 +274,6 @@ class Connection:
             return Answer(data or {})
         answer = Answer(data)
         return answer if answer.is_dynamodbs else self.not_dynamodbs(operation)
-
-    def _has_new_credentials(self) -> bool:
-        meta, (key_id, secret, token) = self._model.Meta, self._credentials
-        return (
-            meta.aws_access_key_id != key_id
-            or meta.aws_secret_access_key != secret
-            or meta.aws_session_token != token
-        )
 
     def _prepare(self) -> None:
         """Make the client, if there is none yet, and sign with the credentials that the model's Meta names now.

@@ -126,7 +126,8 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
 
     Different rows have different names, and a row has the same name however a number in its key is written.
     """
-    parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
+    values = [pair for typed in raw_key.values() for pair in typed.items()]
+    parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in values)]
     name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
     if len(name.encode()) > LONGEST_KEY:
         # Two adjacent slashes, which no shorter name has: slashes within its parts are quoted.
@@ -141,10 +142,6 @@ def lock_name(model: type[Model], key: str, row: RawItem) -> str:
     one tenant would be handed over to a waiter of another, who would believe in a row that a third one holds.
     """
     return key if len(row) == 1 else row_name(model, row)
-
-
-def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
-    return [pair for typed in raw_key.values() for pair in typed.items()]
 
 
 def _text(kind: str, value: Any) -> str:

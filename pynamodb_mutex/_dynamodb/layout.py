@@ -342,8 +342,7 @@ class Layout:
         # Renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until 110. If
         # renewal 1 then arrived and moved the end back to 100, another could acquire the lock in between. The
         # comparison also fails for a row without an end: a late renewal revives no claim that was released.
-        before: Condition = self.expires_at < value("N", "end")
-        return before
+        return self.expires_at < value("N", "end")
 
     def not_held(self, value: Given = slot) -> Condition:
         """Return the condition that there is no claim, or that its end has certainly passed."""
@@ -368,13 +367,11 @@ class Layout:
 
         Not by ``size``: for a list that does not exist, some engines refuse it and some return 0.
         """
-        nobody: Condition = Path(self.waiting)[place].does_not_exist()
-        return nobody
+        return Path(self.waiting)[place].does_not_exist()
 
     def stands_at(self, place: int) -> Condition:
         """Return the condition that an entry stands in line at a place."""
-        stands: Condition = Path(self.waiting)[place] == slot("S", "entry")
-        return stands
+        return Path(self.waiting)[place] == slot("S", "entry")
 
     def version_below(self, value: Given = slot) -> Condition:
         """Return the condition that the fencing token is lower than the one to be written, or absent."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb_mutex._dynamodb.answers import Answer, Failure, instant_of
 from pynamodb_mutex._dynamodb.connection import Connection
 from pynamodb_mutex._dynamodb.layout import Layout, seconds
-from pynamodb_mutex._dynamodb.requests import Requests
+from pynamodb_mutex._dynamodb.requests import Once, Requests
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, TICK, YEAR_10000
 from pynamodb_mutex._protocol.server_time import HOST_SKEW
 
@@ -79,7 +79,6 @@ class Store:
         self.requests = Requests(self.layout, self.connection.table)
         self._numbers = _Numbers()
         self._date: tuple[str | None, float] = (None, 0.0)
-        self._patient: Store | None = None
 
     @staticmethod
     def address_of(model: type[Model]) -> tuple[str, str | None, str | None]:
@@ -87,15 +86,13 @@ class Store:
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
 
-    @property
+    @Once
     def patient(self) -> Store:
         """A store of the same rows for writes without a lock, which sends by a connection with Meta's patience."""
-        if self._patient is None:
-            # Shallow, so that both stores number versions in one sequence.
-            patient = copy.copy(self)
-            patient.connection = self._connect(patient=True)
-            self._patient = patient
-        return self._patient
+        # Shallow, so that both stores number versions in one sequence.
+        patient = copy.copy(self)
+        patient.connection = self._connect(patient=True)
+        return patient
 
     # -- server time --------------------------------------------------------------------------------
 

@@ -202,7 +202,7 @@ def write(
     build: Callable[[], Request],
     refusal: Callable[[Answer], Refusal],
     what: str,
-) -> Operation[Answer | None]:
+) -> Operation[Answer]:
     """Make one write, under claims or without any. Other writes of this process under the same claims wait meanwhile.
 
     Args:
@@ -213,7 +213,7 @@ def write(
         what: Name of the call, for messages.
 
     Returns:
-        The answer; None if it was lost, and a row showed at a retry that the write was applied.
+        The answer; if it was lost, the refusal of the retry, by which a row showed that the write was applied.
 
     Raises:
         MutexNotHeldError: If a lock is not held here.
@@ -306,22 +306,22 @@ def _send_until_known(
     what: str,
     *,
     attempts: Attempts,
-) -> Operation[Answer | None]:
+) -> Operation[Answer]:
     """Send a write until its outcome is known.
 
     Returns:
-        The answer; None if it was lost, and a row showed at a retry that the write was applied.
+        The answer; if it was lost, the refusal of the retry, by which a row showed that the write was applied.
     """
     about = guards[0].claim if guards else None
     while True:
         # anew in each round, for a renewal that this write met has moved the ends of the leases
         until = min((guard.claim.ends for guard in guards), default=shared.now + RELEASE_PATIENCE)
         answer = yield from retrying(shared, build, until, about=about, attempts=attempts)
-        if answer.applied:
-            return answer
         maybe_applied = attempts.maybe_applied
-        if _is_applied(guards, refusal(answer), what, shared.now, maybe_applied=maybe_applied):
-            return None
+        if answer.applied or _is_applied(
+            guards, refusal(answer), what, shared.now, maybe_applied=maybe_applied
+        ):
+            return answer
 
 
 def _is_applied(

@@ -63,6 +63,14 @@ _OPERATIONS = {
 }
 
 
+def both(one: Condition | None, other: Condition | None) -> Condition | None:
+    """Return the condition that two conditions hold; None stands for one that always does."""
+    if one is None or other is None:
+        return other if one is None else one
+    both: Condition = one & other
+    return both
+
+
 class RowWrite:
     """A caller's write of one row, as the caller gave it.
 
@@ -71,7 +79,7 @@ class RowWrite:
         kind: Name of a put, an update or a delete in a transaction.
         condition: The caller's condition; None if there is none.
         actions: The caller's actions of an update.
-        add_version_condition: Whether to add the condition of the model's VersionAttribute, if it has one.
+        versioned: Whether to add the condition of the model's VersionAttribute, if it has one.
 
     Attributes:
         row: The model's instance.
@@ -84,9 +92,9 @@ class RowWrite:
         row: Model,
         kind: str,
         condition: Condition | None,
-        *,
         actions: Sequence[Action] | None = None,
-        add_version_condition: bool = True,
+        *,
+        versioned: bool = True,
     ) -> None:
         self.row = row
         self.kind = kind
@@ -97,9 +105,7 @@ class RowWrite:
             attributes = row.serialize(null_check=True)
         # Here, and not for each attempt: it also adds the next value of the VersionAttribute to what is written.
         version = version_condition(row, attributes, own_actions)
-        if add_version_condition and version is not None:
-            condition = condition & version if condition is not None else version
-        self._condition = condition
+        self._condition = both(condition, version if versioned else None)
         self._attributes = attributes
         self._actions = own_actions
 
@@ -117,10 +123,7 @@ class RowWrite:
             attributes: Attributes that a put writes in addition to, or in place of, the instance's.
             actions: Actions of an update in addition to the caller's.
         """
-        conditions = [each for each in (self._condition, also) if each is not None]
-        condition = None
-        for each in conditions:
-            condition = each if condition is None else condition & each
+        condition = both(self._condition, also)
         connection = connection_of(type(self.row))
         hash_key, range_key = serialized_key(self.row)
         parts: dict[str, Any] = {"key": KEY}
@@ -246,8 +249,7 @@ class UnlockedRow:
         value = given({"now_low": self._low, "new_version": str(self._version)})
         also = layout.not_held(value) if self._enforced else None
         if self.kind == TRANSACT_PUT:
-            below = layout.version_below(value)
-            also = below if also is None else also & below
+            also = both(also, layout.version_below(value))
             return self.write.request(also, attributes=layout.tombstone(self._version))
         if self.kind == TRANSACT_UPDATE and self._enforced:
             # End a claim that has expired. Its holder was suspended, this update is applied, the holder resumes and

@@ -100,7 +100,6 @@ def write_alone(
         yield Open(member.store)
     if isinstance(member, UnlockedRow):
         yield from member.learn_time(shared, PutError)
-    last: list[Answer] = []
 
     def build() -> Request:
         kwargs = member.request(shared.now) | _SAYS_CAPACITY
@@ -109,16 +108,14 @@ def write_alone(
         return Request(member.store, member.write.operation, kwargs)
 
     def refusal(answer: Answer) -> Refusal:
-        last[:] = [answer]
         if isinstance(member, GuardedRow):
             return Refusal([(member.guard, answer.item)], answer.refusal)
         if isinstance(member, UnlockedRow):
             return Refusal([], answer.refusal, [(member, answer.item)])
         return Refusal([], answer.refusal)
 
-    answer = yield from write(shared, guards, build, refusal, what)
-    # None if the answer was lost: the refusal of the retry then shows the row as the write has left it
-    return answer or last[0]
+    # if the answer was lost, the refusal of the retry: it shows the row as the write has left it
+    return (yield from write(shared, guards, build, refusal, what))
 
 
 def write_together(
@@ -170,15 +167,25 @@ def write_together(
         here = guard.claim.store.connection
         if here.region != store.connection.region:
             raise _elsewhere(guard.claim.key, store.connection.where, f"locked in {here.where}")
-    transaction = _Attempts(shared, items, request_token, is_guarded=bool(guards))
+    built: list[dict[str, Any]] | None = None
+    token = ""
 
+    # Under guards each attempt is built anew, with another ClientRequestToken, and the guards show which one was applied.
+    # Without guards it is the ClientRequestToken that keeps a retry from being applied a second time. DynamoDB refuses a
+    # token that it knows with another content, so the same content is sent again until it is refused.
     def build() -> Request:
-        built, token = transaction.build()
-        request = {**_SAYS_CAPACITY, **options, CLIENT_REQUEST_TOKEN: token}
-        return store.transact(built, request)
+        nonlocal built, token, request_token
+        if guards or built is None:
+            built = [
+                dict(item) if isinstance(item, dict) else {item.kind: item.request(shared.now)}
+                for item in items
+            ]
+            token, request_token = request_token or shared.new_request_token(), None
+        return store.transact(built, {**_SAYS_CAPACITY, **options, CLIENT_REQUEST_TOKEN: token})
 
     def refusal(answer: Answer) -> Refusal:
-        transaction.refused()
+        nonlocal built
+        built = None
         refused = answer.refused
         return Refusal(
             [(guard, refused[place]) for place, guard in guards.items() if place in refused],
@@ -187,53 +194,7 @@ def write_together(
         )
 
     answer = yield from write(shared, list(guards.values()), build, refusal, what)
-    return {} if answer is None else answer.data
-
-
-class _Attempts:
-    """The transaction as it is built for each attempt.
-
-    Under guards each attempt is built anew, with another ClientRequestToken, and the guards show which one was applied.
-    Without guards it is the ClientRequestToken that keeps a retry from being applied a second time. DynamoDB
-    refuses a token that it knows with another content, so the same content is sent again until it is refused.
-
-    Args:
-        shared: What the locks of the process share.
-        items: The items, as `write_together` gets them.
-        request_token: The caller's ClientRequestToken; None if there is none.
-        is_guarded: Whether there are guards.
-    """
-
-    def __init__(
-        self,
-        shared: Shared,
-        items: Sequence[Member | dict[str, Any]],
-        request_token: str | None,
-        *,
-        is_guarded: bool,
-    ) -> None:
-        self._shared = shared
-        self._items = items
-        self._is_guarded = is_guarded
-        self._built: list[dict[str, Any]] | None = None
-        self._own_token = request_token
-        self._token = ""
-
-    def build(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the items and the token of an attempt that is about to be sent."""
-        if self._is_guarded or self._built is None:
-            self._built = [
-                dict(item)
-                if isinstance(item, dict)
-                else {item.kind: item.request(self._shared.now)}
-                for item in self._items
-            ]
-            self._token, self._own_token = self._own_token or self._shared.new_request_token(), None
-        return self._built, self._token
-
-    def refused(self) -> None:
-        """Have the transaction built anew for the next attempt, because this one was refused."""
-        self._built = None
+    return answer.data
 
 
 def _refuse_two_on_one_row(items: Sequence[Member | dict[str, Any]]) -> None:

@@ -81,7 +81,7 @@ class Client:
     def __init__(self):
         self.process = Process()
         store = self.process.stores[Row] = copy.copy(one_store())
-        patient = store._patient = copy.copy(store.patient)
+        patient = store.patient = copy.copy(store.patient)
         store._numbers = patient._numbers = _Numbers()
         server = ServerTime()
         server.bounds = SERVER_TIME

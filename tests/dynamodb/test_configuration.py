@@ -262,19 +262,18 @@ def test_threads_make_one_connection_for_fresh_credentials(named, monkeypatch):
     mutex.locked()
     name(named, "second")
     connection = store_for(named).connection
-    connected, is_new = connection._connected, connection._has_new_credentials
+    connected, prepared = connection._connected, connection._prepare
     compared, made = threading.Barrier(4, timeout=60), []
 
-    def compare():
-        found = is_new()
-        compared.wait()
-        return found
+    def prepare():
+        compared.wait()  # each has found that they are new
+        prepared()
 
     def connect(credentials):
         made.append(credentials)
         return connected(credentials)
 
-    monkeypatch.setattr(connection, "_has_new_credentials", compare)
+    monkeypatch.setattr(connection, "_prepare", prepare)
     monkeypatch.setattr(connection, "_connected", connect)
     with ThreadPoolExecutor(4) as pool:
         looks = [pool.submit(mutex.locked) for _ in range(4)]

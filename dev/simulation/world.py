@@ -379,17 +379,18 @@ class Process(of_runtime.Process):
                 self.answered += 1
             judge.stepped(self)
 
-    def note_holder(self, store: Store, key: str, claim: Any) -> None:
+    def note_holder(self, claim: Any) -> None:
         """Note that this process now holds a key, and report that to the judge."""
-        super().note_holder(store, key, claim)
-        self.world.note(str(self.world.thread), f"  HOLDS {key} by {claim.fencing_token}")
+        super().note_holder(claim)
+        self.world.note(str(self.world.thread), f"  HOLDS {claim.key} by {claim.fencing_token}")
         self.world.judge.believes(self, claim)
 
-    def forget_holder(self, store: Store, key: str, claim: Any) -> None:
+    def forget_holder(self, claim: Any) -> None:
         """Note that this process no longer holds a key, and report that to the judge."""
-        super().forget_holder(store, key, claim)
-        self.world.judge.ended(self, store, key, claim)
-        self.world.note(str(self.world.thread), f"  holds {key} no more: {claim.belief.state.name}")
+        super().forget_holder(claim)
+        self.world.judge.ended(self, claim.store, claim.key, claim)
+        state = claim.belief.state.name
+        self.world.note(str(self.world.thread), f"  holds {claim.key} no more: {state}")
 
     # -- outages ------------------------------------------------------------------------------------
 

@@ -57,7 +57,6 @@ class State(enum.Enum):
     LOST = "lost"
     LOST_IN_DOUBT = "lost, while a write that may still release it had no answer"
     RELEASED = "released, handed over or detached"
-    INHERITED = "held by the parent of this forked process"
 
 
 class Change(enum.Enum):
@@ -483,11 +482,6 @@ class HeldClaim(Held):
         return () if self.belief.state is State.RELEASED else (self,)
 
     @property
-    def state(self) -> State:
-        """State of the claim. In a forked child each claim of the parent is INHERITED."""
-        return State.INHERITED if self.shared.inherited else self.belief.state
-
-    @property
     def ends(self) -> float:
         """Local time at which the lease ends for this holder: from then on it must not believe."""
         return self.own.ends(self.store.connection.server.bounds)
@@ -582,7 +576,7 @@ class HeldClaim(Held):
         Raises:
             MutexNotHeldError: If it is not held here; MutexLostError if it was lost.
         """
-        if self.state is State.INHERITED:
+        if self.shared.inherited:
             msg = f"{what}: {shown(self.key)} is held by the parent process, not by its fork"
             raise MutexNotHeldError(msg, key=self.key)
         if self.is_released:
@@ -731,15 +725,11 @@ class HeldClaim(Held):
         """Note that the lock is held from now on, or again, and register the holder in this process."""
         self.change(Change.BEGIN)
         self.contender.queue.acquired_by(self)
-        self.note_holder()
-
-    def note_holder(self) -> None:
-        """Register the holder where lookups by other models of the same table find it."""
-        self.shared.note_holder(self.store, self.options.key, self)
+        self.shared.note_holder(self)
 
     def leave_queue(self) -> None:
         """Remove the holder from the records of this process, and wake the next local waiter."""
-        self.shared.forget_holder(self.store, self.key, self)
+        self.shared.forget_holder(self)
         self.contender.queue.released_by(self)
 
     def note_unlocked(self) -> None:

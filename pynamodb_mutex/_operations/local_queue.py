@@ -71,14 +71,9 @@ class LocalQueue(Generic[H, C]):
         self._hand_overs = 0
         self.rests_until = -math.inf
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody of this process holds the key or waits for it."""
-        return self.holder is None and not self.turns and not self.watchers
-
     def _check_idle(self) -> None:
-        """Remove the queue from the mapping if it is idle."""
-        if self.is_idle:
+        """Remove the queue from the mapping if nobody of this process holds the key or waits for it."""
+        if self.holder is None and not self.turns and not self.watchers:
             self._queues.pop(self._place, None)
 
     @property
@@ -140,32 +135,25 @@ class LocalQueue(Generic[H, C]):
             now: Local time.
             uniform: Source of randomness.
         """
-        # Another hand-over may be under way, to the first in line: for several keys there are several holders.
-        turn = next((turn for turn in self.turns if turn.promised_by is None), None)
-        if turn is None or self._hand_overs >= MOST_HAND_OVERS:
-            if turn is not None:
-                # The first in line would poll at the instant of the release, a round trip before any other process can
-                # see it, and get the lock each time. So it waits for one poll interval.
-                self.rests_until = now + next_wait(0.0, poll, uniform)
-            self._hand_overs = 0
-            return None
-        self._hand_overs += 1
-        turn.promised_by = holder
-        return turn
-
-    def leads(self, turn: Turn[H, C]) -> bool:
-        """Return whether a turn is the one that polls: the first in line, unless it is promised the lock."""
-        return bool(self.turns) and self.turns[0] is turn and turn.promised_by is None
+        for turn in self.turns:
+            if turn.promised_by is not None:
+                continue  # another hand-over is under way: for several keys there are several holders
+            if self._hand_overs < MOST_HAND_OVERS:
+                self._hand_overs += 1
+                turn.promised_by = holder
+                return turn
+            # The first in line would poll at the instant of the release, a round trip before any other process can see
+            # it, and get the lock each time. So it waits for one poll interval.
+            self.rests_until = now + next_wait(0.0, poll, uniform)
+            break
+        self._hand_overs = 0
+        return None
 
     def ahead_of(self, turn: Turn[H, C]) -> list[Turn[H, C]]:
         """Return the turns ahead of a turn in line; none if it has left the line."""
         if turn not in self.turns or self.turns[0] is turn:
             return []
         return self.turns[: self.turns.index(turn)]
-
-    def polls_at(self, turn: Turn[H, C]) -> float:
-        """Return the local time at which a turn is to poll; infinity if it is not the one that polls."""
-        return max(self.rests_until, turn.polls_at) if self.leads(turn) else math.inf
 
     def remove(self, turn: Turn[H, C]) -> None:
         """Take a turn out of the line; if it was the first, the next one leads."""
@@ -287,13 +275,13 @@ class Turn(Generic[H, C]):
         `is_due` and `waits_until` both ask here. If a wait ended before the time at which the poll is due, the waiter
         would wake, find nothing to do, and wait for the same past instant, again and again.
         """
-        due = self.queue.polls_at(self)
-        if due == -math.inf:
-            return due
-        due = min(due, self._asks_in_silence(deadline))
-        # The first in line polls once more at its deadline: the claim of a local holder may have been broken by force,
-        # which this process may not know yet.
-        return min(due, deadline) if self.queue.leads(self) else due
+        queue = self.queue
+        silence = self._asks_in_silence(deadline)
+        if not queue.turns or queue.turns[0] is not self or self.promised_by is not None:
+            return silence
+        # The first in line, unless it is promised the lock, polls, and once more at its deadline: the claim of a local
+        # holder may have been broken by force, which this process may not know yet.
+        return min(max(queue.rests_until, self.polls_at), silence, deadline)
 
     def _asks_in_silence(self, deadline: float) -> float:
         """Return when to poll although this turn is not first in line; infinity if the lock is known to be held.

@@ -303,7 +303,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
             successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
             successor.change(Change.BEGIN)
             # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
-            successor.note_holder()
+            shared.note_holder(successor)
             successor.start(first_sent)
             granted = turn.grant(successor)
             if granted:

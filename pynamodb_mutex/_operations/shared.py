@@ -152,13 +152,14 @@ class Shared(ABC):
         queue = self.queues.get(place)
         return kind(self.queues, place) if queue is None else queue
 
-    def note_holder(self, store: Store, key: str, claim: Any) -> None:
-        """Note that a `HeldClaim` holds a key in this process, until `forget_holder`."""
+    def note_holder(self, claim: Any) -> None:
+        """Note that a `HeldClaim` holds its key in this process, until `forget_holder`."""
         self._notes_left -= 1
         if self._notes_left < 0:
             self._forget_ended()
         # by the table's name, for two models can reach one table, and each has a store of its own
-        self._holders.setdefault((store.connection.table_name, key), []).append(claim)
+        place = (claim.store.connection.table_name, claim.options.key)
+        self._holders.setdefault(place, []).append(claim)
 
     def _forget_ended(self) -> None:
         """Forget the holders whose leases ended long ago. It is called seldom enough to cost each of them little.
@@ -174,9 +175,9 @@ class Shared(ABC):
             if claim.ends + claim.lease < self.now:
                 claim.leave_queue()
 
-    def forget_holder(self, store: Store, key: str, claim: Any) -> None:
-        """Note that a `HeldClaim` does not hold a key any more."""
-        place = (store.connection.table_name, key)
+    def forget_holder(self, claim: Any) -> None:
+        """Note that a `HeldClaim` does not hold its key any more."""
+        place = (claim.store.connection.table_name, claim.options.key)
         claims = self._holders.get(place, [])
         if claim in claims:
             claims.remove(claim)

@@ -14,6 +14,10 @@ class QueueFor:
     def __init__(self, model, key):
         self._place = (store_for(model), key)
 
+    @property
+    def is_idle(self):
+        return self._place not in current_process().queues
+
     def __getattr__(self, name):
         return getattr(current_process().queue(*self._place), name)
 

@@ -354,9 +354,7 @@ class Lock(Handle[H]):
         who = self._who_began(error)
         block: Any = take_last(self._entered, who)
         entered: H = block[0]
-        together = entered.together
-        together.blocks -= 1
-        together.may_go_on = together.may_go_on or was_cut_short
+        entered.together.blocks -= not was_cut_short
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.

@@ -28,9 +28,10 @@ from pynamodb_mutex._operations import acquire
 from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
 from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
-from pynamodb_mutex._operations.held import Held, HeldClaim, State
+from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol import waiting_line
 from pynamodb_mutex._protocol.claim import Claim, OwnClaim, Term
 from pynamodb_mutex._protocol.outcome import Verdict

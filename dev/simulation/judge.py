@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
-from pynamodb_mutex._operations.held import State
+from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP
 from pynamodb_mutex._runtime.callers import caller

@@ -19,11 +19,12 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._operations.held import HeldClaim, State
+from pynamodb_mutex._operations.held import HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
+from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol.claim import TOO_SHORT, ObservedClaim, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import shows_acquisition

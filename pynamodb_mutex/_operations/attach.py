@@ -17,11 +17,11 @@ from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_n
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.effects import Open
 from pynamodb_mutex._operations.guarded_write import end_turn_to_write, turn_to_write
-from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._operations.options import check_lease, check_number
 from pynamodb_mutex._operations.release import disown, leave
 from pynamodb_mutex._operations.renew import renew_quietly
 from pynamodb_mutex._operations.retry import once
+from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import is_mine, loss_of

@@ -33,8 +33,6 @@ R = TypeVar("R")
 class Send:
     """Send a request. The operation gets its `Answer` or `Failure`, from which server time was learned already."""
 
-    __slots__ = ("request",)
-
     def __init__(self, request: Request) -> None:
         self.request = request
 
@@ -45,8 +43,6 @@ class Open:
     The client knows the endpoint, and so whether that endpoint's time is known already. An error while it is made is
     not raised here, but by the request that follows.
     """
-
-    __slots__ = ("store",)
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -59,8 +55,6 @@ class Wakeup:
         rung: Whether it has rung since the last wait on it ended.
         sleeper: The thread or task that waits on it, set by the runner; None if there is none.
     """
-
-    __slots__ = ("rung", "sleeper")
 
     def __init__(self) -> None:
         self.rung = False
@@ -85,8 +79,6 @@ class Wait:
         wakeup: The wake-up; None to wait for the time alone.
     """
 
-    __slots__ = ("until", "wakeup")
-
     def __init__(self, until: float = math.inf, wakeup: Wakeup | None = None) -> None:
         self.until = until
         self.wakeup = wakeup
@@ -100,8 +92,6 @@ class Start:
         endpoint: URL of the endpoint to which its requests go: one that hangs keeps no renewal at another back.
     """
 
-    __slots__ = ("endpoint", "operation")
-
     def __init__(self, operation: Operation[Any], endpoint: str) -> None:
         self.operation = operation
         self.endpoint = endpoint
@@ -109,8 +99,6 @@ class Start:
 
 class Deliver:
     """Continue after the events so far were delivered. An interruption of a receiver is thrown in here."""
-
-    __slots__ = ()
 
 
 Effect = Send | Open | Wait | Start | Deliver

@@ -69,8 +69,6 @@ class LockEvent:
         fields: Fields of the signal in addition to key, owner and tokens.
     """
 
-    __slots__ = ("claim", "contender", "fields", "name")
-
     def __init__(
         self, name: str, contender: Contender, claim: HeldClaim | None, fields: dict[str, Any]
     ) -> None:
@@ -90,8 +88,6 @@ class Log:
         args: The arguments.
         fields: The record's extra fields about the lock; None if it is about none.
     """
-
-    __slots__ = ("args", "fields", "level", "message")
 
     def __init__(
         self,
@@ -113,8 +109,6 @@ class CallOnLost:
         claim: The acquisition that was lost.
         call: The function to call, without arguments.
     """
-
-    __slots__ = ("call", "claim")
 
     def __init__(self, claim: HeldClaim, call: Callable[[], object]) -> None:
         self.claim = claim

@@ -15,8 +15,8 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
 from pynamodb_mutex._dynamodb.layout import serialize_data
 from pynamodb_mutex._operations.effects import Wait, Wakeup
-from pynamodb_mutex._operations.held import Change, State
 from pynamodb_mutex._operations.retry import Attempts, retrying
+from pynamodb_mutex._operations.states import Change, State
 from pynamodb_mutex._protocol import outcome
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import GuardedWrite, Verdict

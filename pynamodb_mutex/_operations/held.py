@@ -1,7 +1,7 @@
-"""What is held: the states of a claim, what changes them, and 1 to 100 claims that are held together.
+"""What is held: a claim, or 1 to 100 claims that are held together.
 
 This module decides, for users and for operations, whether a lock is held, for how much longer, and why it was
-lost. It computes that from three values: the state (`Belief`), the term of the claim (`Term`), and the bounds of
+lost. It computes that from three values: the state (`states.Belief`), the term of the claim (`Term`), and the bounds of
 server time (`Bounds`). Each is immutable and replaced as a whole, so `HeldClaim.held` and the other queries are
 correct without the process's monitor.
 
@@ -11,7 +11,6 @@ It sends nothing. The requests that begin, prolong and end a claim are in `acqui
 
 from __future__ import annotations
 
-import enum
 import math
 from abc import ABC, abstractmethod
 from operator import attrgetter
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
+from pynamodb_mutex._operations.states import STANDING, TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
@@ -40,102 +40,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Shared
 
 
-# -- the state machine -----------------------------------------------------------------------------
-
-
-class State(enum.Enum):
-    """The state of a claim of ours.
-
-    The end of the lease is not a state, because nothing happens at that instant: the clock is compared with it at
-    each query. Once an operation notices it, the state becomes LOST.
-    """
-
-    CONFIRMED = "confirmed by DynamoDB, and not handed out yet: nobody believes in it"
-    HELD = "held"
-    ENDING = "a write that releases it is under way"
-    IN_DOUBT = "a write whose answer was lost may have released it"
-    LOST = "lost"
-    LOST_IN_DOUBT = "lost, while a write that may still release it had no answer"
-    RELEASED = "released, handed over or detached"
-
-
-class Change(enum.Enum):
-    """What changes the state of a claim."""
-
-    BEGIN = "it is handed out to whoever asked for it"
-    RELEASE = "its holder releases it, hands it over or detaches it"
-    UNLOCKING = "a write that releases it is sent"
-    UNLOCKED = "that write was applied"
-    NOT_UNLOCKED = "that write was not applied"
-    UNANSWERED = "that write may have been applied"
-    WRITTEN = "a later guarded write was applied, so that one was not, and comes too late now"
-    LOSS = "its lease ended, or a row shows that it is not ours any more"
-    WON_BACK = "a renewal was applied after its lease had ended, and nobody had taken it"
-
-
-TRANSITIONS: dict[tuple[State, Change], State] = {
-    (State.CONFIRMED, Change.BEGIN): State.HELD,
-    (State.CONFIRMED, Change.RELEASE): State.RELEASED,
-    # No caller has this claim yet, so the loss is not reported (see `HeldClaim._note_loss`). Only a row that is not
-    # ours causes it here, never the end of the lease (see `HeldClaim.note_end`).
-    (State.CONFIRMED, Change.LOSS): State.LOST,
-    (State.HELD, Change.RELEASE): State.RELEASED,
-    (State.IN_DOUBT, Change.RELEASE): State.RELEASED,
-    # A signal handler, or another thread, releases while a write that releases is under way. Without this, if the write
-    # is refused by a condition of the caller's, it ends with NOT_UNLOCKED, and its thread would hold what was released.
-    (State.ENDING, Change.RELEASE): State.RELEASED,
-    # One of several claims is lost, and with it all are LOST. The claims of the others may still be in their rows, and
-    # nobody else can take those locks until they are released there or expire.
-    (State.LOST, Change.RELEASE): State.RELEASED,
-    (State.LOST_IN_DOUBT, Change.RELEASE): State.RELEASED,
-    # The belief ends when the write is sent, not when it is answered. The write is applied, another process acquires
-    # the lock, and only then our answer arrives: until then two would believe.
-    (State.HELD, Change.UNLOCKING): State.ENDING,
-    (State.IN_DOUBT, Change.UNLOCKING): State.ENDING,
-    (State.ENDING, Change.UNLOCKED): State.RELEASED,
-    # A later request shows it: the row does not carry our claim any more.
-    (State.IN_DOUBT, Change.UNLOCKED): State.RELEASED,
-    # The lease ended while the write was under way: the loss is noted, and then the write turns out to be applied.
-    (State.LOST_IN_DOUBT, Change.UNLOCKED): State.RELEASED,
-    (State.LOST_IN_DOUBT, Change.NOT_UNLOCKED): State.LOST,
-    (State.ENDING, Change.NOT_UNLOCKED): State.HELD,
-    (State.ENDING, Change.UNANSWERED): State.IN_DOUBT,
-    # Each guarded write requires the number of the one before it. The unanswered write says "known 4, next 5"; a later
-    # one is applied as "known 4, next 6". From then on no copy of the unanswered one can be applied.
-    (State.IN_DOUBT, Change.WRITTEN): State.HELD,
-    (State.HELD, Change.LOSS): State.LOST,
-    (State.ENDING, Change.LOSS): State.LOST_IN_DOUBT,
-    (State.IN_DOUBT, Change.LOSS): State.LOST_IN_DOUBT,
-    (State.LOST_IN_DOUBT, Change.LOSS): State.LOST_IN_DOUBT,
-    # A row may show a better cause than the clock did: EXPIRED first, then TAKEN.
-    (State.LOST, Change.LOSS): State.LOST,
-    # Not LOST_IN_DOUBT: a renewal is applied, this thread believes again, the write that releases arrives and is
-    # applied, and another process acquires the lock.
-    (State.LOST, Change.WON_BACK): State.HELD,
-}
-"""The next state, by state and change. A pair that is missing changes nothing, such as a loss after the release."""
-
-STANDING = frozenset({State.CONFIRMED, State.HELD, State.ENDING, State.IN_DOUBT})
-"""The states in which our claim may be in its row, as far as is known."""
-
-
-class Belief:
-    """The state of a claim, with the cause of a loss. Immutable: replaced as a whole.
-
-    Attributes:
-        state: State of the claim.
-        loss: Why the lock was lost, kept if it is released after that; None if it was not lost.
-        taker: Claim that was seen in the row in place of ours; None if none was.
-    """
-
-    __slots__ = ("loss", "state", "taker")
-
-    def __init__(self, state: State, loss: Loss | None = None, taker: Claim | None = None) -> None:
-        self.state = state
-        self.loss = loss
-        self.taker = taker
-
-
 # -- what is held ----------------------------------------------------------------------------------
 
 
@@ -149,9 +53,9 @@ class Held(ABC):
     Attributes:
         shared: State that the locks of the process share.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
-        blocks: Number of ``with`` blocks that began with it and have not ended.
-        may_go_on: Whether the holder may go on after the release without a block: a thread of a cancelled task, or a holder
-            that does not know that a write whose answer was lost has released the lock.
+        blocks: Number of those that may go on after the release as if it were held: ``with`` blocks that began with it and
+            have not ended, each thread that runs on when the block of its task was cancelled, and a holder that does not
+            know that a write whose answer was lost has released the lock.
         plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
@@ -164,7 +68,6 @@ class Held(ABC):
         "ended_by_max_hold",
         "failure",
         "is_queued",
-        "may_go_on",
         "plan",
         "renewals_under_way",
         "rows",
@@ -178,7 +81,6 @@ class Held(ABC):
         self.shared = shared
         self.rows: dict[object, Any] | None = None
         self.blocks = 0
-        self.may_go_on = False
         self.plan = NEVER
         self.is_queued = False
         self.renewals_under_way = 0
@@ -534,8 +436,8 @@ class HeldClaim(Held):
 
     @property
     def is_released_inside(self) -> bool:
-        """Whether the claim was released, and its holder may go on as if it were not: see `Held.may_go_on`."""
-        return self.is_released and (self.together.blocks > 0 or self.together.may_go_on)
+        """Whether the claim was released, and its holder may go on as if it were not: see `Held.blocks`."""
+        return self.is_released and self.together.blocks > 0
 
     @property
     def loss(self) -> Loss | None:
@@ -789,7 +691,7 @@ class HeldClaim(Held):
         elif self.may_be_unlocked:
             # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
             # that was released, and undo what another has written since: it is refused.
-            self.together.may_go_on = True
+            self.together.blocks += 1
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
@@ -884,8 +786,6 @@ class Proposal:
         sent: Local time before the request is sent.
         values: Values of the request, serialised, including those that identify our claim.
     """
-
-    __slots__ = ("end", "lease", "sent", "values")
 
     def __init__(self, end: float, lease: float, sent: float, values: dict[str, Any]) -> None:
         self.end = end

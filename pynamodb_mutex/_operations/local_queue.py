@@ -199,18 +199,6 @@ class Turn(Generic[H, C]):
         asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
     """
 
-    __slots__ = (
-        "_waited",
-        "asks_at",
-        "contender",
-        "given_by",
-        "granted",
-        "polls_at",
-        "promised_by",
-        "queue",
-        "wakeup",
-    )
-
     def __init__(self, queue: LocalQueue[H, C], contender: C, wakeup: Wakeup) -> None:
         self.queue = queue
         self.contender = contender

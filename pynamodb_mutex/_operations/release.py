@@ -16,8 +16,9 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._operations.events import Log
-from pynamodb_mutex._operations.held import Change, HeldClaim
+from pynamodb_mutex._operations.held import HeldClaim
 from pynamodb_mutex._operations.retry import Attempts, once, retrying
+from pynamodb_mutex._operations.states import Change
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import (

@@ -18,8 +18,8 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError, UpdateErr
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.effects import Send, Start, Wait
 from pynamodb_mutex._operations.events import Log
-from pynamodb_mutex._operations.held import Change, State
 from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._operations.states import Change, State
 from pynamodb_mutex._protocol import outcome
 from pynamodb_mutex._protocol.claim import TOO_SHORT
 from pynamodb_mutex._protocol.messages import shown

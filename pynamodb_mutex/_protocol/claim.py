@@ -3,7 +3,7 @@
 There are three views of a claim: `Claim` is the row as an answer showed it, `ObservedClaim` is the claim of another
 holder over several answers, `OwnClaim` is ours. All is decided from local times, bounds of server time and rows that
 are handed in. What an answer says about one of our requests is in `outcome`; the state of a held lock (held, lost,
-released) is in `pynamodb_mutex._operations.held`.
+released) is in `pynamodb_mutex._operations.states`.
 """
 
 from __future__ import annotations

@@ -140,8 +140,6 @@ class GuardedWrite:
         deletes: Whether it deletes the row that carries the claim.
     """
 
-    __slots__ = ("deletes", "end", "number")
-
     def __init__(self, number: int, end: float | None = None, deletes: bool = False) -> None:
         self.number = number
         self.end = end

@@ -83,8 +83,6 @@ class Retries:
         most: Most retries, whatever the time, of failures that are no conflicts; None if the time alone counts.
     """
 
-    __slots__ = ("_begun", "_left", "_until", "_wait")
-
     def __init__(self, now: float, until: float, most: int | None = None) -> None:
         self._begun = now
         self._left = most

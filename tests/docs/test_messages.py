@@ -20,7 +20,7 @@ from waits import until
 
 from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse
 from pynamodb_mutex import Mutex, RowLock, Semaphore, signals, synchronized
-from pynamodb_mutex._operations.held import Belief, State
+from pynamodb_mutex._operations.states import Belief, State
 from pynamodb_mutex._protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
 from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.process import current_process

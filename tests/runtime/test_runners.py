@@ -23,7 +23,7 @@ from waits import until
 from dev.faultproxy import after, delay, delay_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.effects import Wait, Wakeup
-from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State
+from pynamodb_mutex._operations.states import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._runtime import run_in_task
 from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.process import Process, current_process

@@ -20,8 +20,9 @@ from waits import until
 from dev.faultproxy import Fault, after, refuse, throttle, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.events import Delivery
-from pynamodb_mutex._operations.held import HeldClaim, State
+from pynamodb_mutex._operations.held import HeldClaim
 from pynamodb_mutex._operations.renew import renew
+from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._runtime import notifications, run_on_thread
 from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import current_process, forget_everything

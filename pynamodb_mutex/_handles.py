@@ -38,8 +38,9 @@ from pynamodb_mutex.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import ParamSpec, Protocol
+    from typing import ParamSpec
 
+    from pynamodb_mutex._operations.acquire import Attempt
     from pynamodb_mutex._operations.acquire_several import AcquisitionOfSeveral
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
@@ -48,11 +49,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Loss
 
     P = ParamSpec("P")
-
-    class Attempt(Protocol):
-        """An attempt to acquire one lock or several."""
-
-        def run(self, note: Callable[[Any], object]) -> Operation[Any]: ...
 
 
 R = TypeVar("R")
@@ -305,7 +301,7 @@ class Lock(Handle[H]):
         """Record the acquisition that a thread or task has from now on."""
         self._attempts[me] = self._latest = held
 
-    def _acquiring(self, attempt: Attempt, me: Caller) -> Operation[H | None]:
+    def _acquiring(self, attempt: Attempt[H], me: Caller) -> Operation[H | None]:
         """Acquire the lock; return None if it was not free in time."""
         held = self._reentered(attempt, me)
         if held is None:
@@ -315,7 +311,7 @@ class Lock(Handle[H]):
         self._note(me, held)
         return held
 
-    def _entering(self, attempt: Attempt, me: Caller, frame: int) -> Operation[H]:
+    def _entering(self, attempt: Attempt[H], me: Caller, frame: int) -> Operation[H]:
         """Acquire the lock for a ``with`` block, in whose frame this is called; return the acquisition."""
         held = yield from self._acquiring(attempt, me)
         if held is None:

@@ -9,9 +9,10 @@ means is in `claim`, the order of this process's waiters in `local_queue`, and t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -19,7 +20,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._operations.held import HeldClaim
+from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
@@ -38,19 +39,111 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request
     from pynamodb_mutex._operations.contender import Contender
     from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import Held
-    from pynamodb_mutex._operations.shared import Queue
+    from pynamodb_mutex._operations.shared import Queue, Shared
     from pynamodb_mutex._protocol.claim import Claim
 
+H = TypeVar("H", bound=Held)
+"""What an attempt acquires: a claim, or several that are held together."""
 
-class Acquisition:
-    """An attempt to acquire one lock, until a deadline.
+
+class Attempt(ABC, Generic[H]):
+    """An attempt to acquire one lock or several, until a deadline.
+
+    Attributes:
+        shared: State that the locks of the process share.
+        requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
+    """
+
+    def __init__(self, shared: Shared, patience: float) -> None:
+        """Make an attempt.
+
+        Args:
+            shared: State that the locks of the process share.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+        """
+        self.shared = shared
+        self.requests = Attempts()
+        self._patience = patience
+        self._deadline = math.inf
+        self._since = math.inf
+        self._contended = False
+
+    def run(self, note: Callable[[H], object]) -> Operation[H | None]:
+        """Acquire and emit the outcome; return what is held, or None if it was not free in time.
+
+        Args:
+            note: Called with what is held before ``acquired`` is emitted, because receivers may query the lock.
+        """
+        self.begin()
+        try:
+            held = yield from self._once() if self._patience == 0 else self._in_line()
+            if held is not None:
+                note(held)
+                claims = held.claims
+                # before any other event of this acquisition
+                for claim in claims:
+                    claim.emit_acquired(self._since, self.requests.count)
+                yield from delivered(claims)
+        except BaseException as error:
+            # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
+            # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
+            yield from undone(self._undoing())
+            self._emit_not_acquired(error)
+            raise
+        if held is None:
+            self._emit_not_acquired(None)
+        return held
+
+    def begin(self) -> None:
+        """Start to count the patience."""
+        self._since = self.shared.now
+        self._deadline = self._since + self._patience
+
+    @abstractmethod
+    def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
+        """Return what takes back what this attempt has done, or may have done, if it fails."""
+
+    @abstractmethod
+    def _asking(self) -> Sequence[Contender]:
+        """Return the contenders whose failure is reported."""
+
+    def _emit_not_acquired(self, error: BaseException | None) -> None:
+        waited = max(0.0, self.shared.now - self._since)
+        for contender in self._asking():
+            self.shared.emit(not_acquired(contender, waited, self.requests.count, error))
+
+    @abstractmethod
+    def _emit_contended(self) -> None:
+        """Emit ``contended``, if it is known that the lock is held."""
+
+    def _once(self) -> Operation[H | None]:
+        held = yield from self.poll()
+        if held is None:
+            self._emit_contended()
+        return held
+
+    @abstractmethod
+    def _in_line(self) -> Operation[H | None]:
+        """Wait, and acquire; return None if that was not possible in time."""
+
+    @abstractmethod
+    def poll(self) -> Operation[H | None]:
+        """Try once; return None if another holds what is asked for."""
+
+    def check_process(self) -> None:
+        """Raise if the process was forked during a wait and this is the child: the lock would be the parent's."""
+        if self.shared.inherited:
+            raise MutexError(
+                "the process was forked, or its engine left, while it waited for a lock"
+            )
+
+
+class Acquisition(Attempt[HeldClaim]):
+    """An attempt to acquire one lock.
 
     Attributes:
         contender: The contender that asks for the lock.
-        shared: State that the locks of the process share.
         observed: The claim in the way, as this attempt has seen it.
-        requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
     """
 
     def __init__(
@@ -63,54 +156,23 @@ class Acquisition:
             patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
             whole: The larger attempt of which this is a part; None if it is none.
         """
+        super().__init__(contender.shared, patience)
         self.contender = contender
-        self.shared = contender.shared
         self.observed = ObservedClaim()
-        self.requests: Attempts = Attempts() if whole is None else whole.requests
-        self._patience = patience
-        self._deadline = math.inf
-        self._since = math.inf
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
-        self._contended = False
-        # What takes back what this attempt has done, or may have done, if it fails. Noted before a request is sent, and not
-        # in variables of a step, for Ctrl-C may come within a step, too.
-        self._undo: list[Callable[[], Operation[None]]] = [] if whole is None else whole._undo
+        # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
+        self._undo: list[Callable[[], Operation[None]]] = []
+        if whole is not None:
+            self.requests, self._undo = whole.requests, whole._undo
 
     # -- the attempt as a whole ---------------------------------------------------------------------
 
-    def run(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim | None]:
-        """Acquire the lock and emit the outcome; return None if the lock was not free in time.
+    def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
+        return self._undo
 
-        Args:
-            note: Called with the claim before ``acquired`` is emitted, because receivers may query the lock.
-        """
-        self.begin()
-        try:
-            claim = yield from self._once() if self._patience == 0 else self._in_line()
-            if claim is not None:
-                note(claim)
-                # before any other event of this acquisition
-                claim.emit_acquired(self._since, self.requests.count)
-                yield from delivered([claim])
-        except BaseException as error:
-            # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
-            # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
-            yield from undone(self._undo)
-            self._emit_not_acquired(error)
-            raise
-        if claim is None:
-            self._emit_not_acquired(None)
-        return claim
-
-    def begin(self) -> None:
-        """Start to count the patience."""
-        self._since = self.shared.now
-        self._deadline = self._since + self._patience
-
-    def _emit_not_acquired(self, error: BaseException | None) -> None:
-        contender, waited = self.blocker.contender, max(0.0, self.shared.now - self._since)
-        self.shared.emit(not_acquired(contender, waited, self.requests.count, error))
+    def _asking(self) -> Sequence[Contender]:
+        return (self.blocker.contender,)
 
     @property
     def blocker(self) -> Acquisition:
@@ -121,12 +183,6 @@ class Acquisition:
     def holder(self) -> Claim | None:
         """The claim that was in the way last; None if none was seen."""
         return claim_in_the_way(self.observed, self.contender)
-
-    def _once(self) -> Operation[HeldClaim | None]:
-        claim = yield from self.poll()
-        if claim is None:
-            self._emit_contended()
-        return claim
 
     def _in_line(self) -> Operation[HeldClaim | None]:
         """Wait for the lock in the local queue; return None if it was not free in time.
@@ -277,13 +333,6 @@ class Acquisition:
             claim = yield from self.take()
         self._outrun = self._outrun or (reads and claim is None)
         return claim
-
-    def check_process(self) -> None:
-        """Raise if the process was forked during a wait and this is the child: the lock would be the parent's."""
-        if self.shared.inherited:
-            raise MutexError(
-                "the process was forked, or its engine left, while it waited for a lock"
-            )
 
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         contender = self.contender

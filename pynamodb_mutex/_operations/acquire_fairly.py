@@ -54,9 +54,6 @@ class FairAcquisition(Acquisition):
         """Number of waiters ahead of this one in the line, as far as is known; None if it does not stand there."""
         return self._line.place
 
-    def _once(self) -> Operation[HeldClaim | None]:
-        return (yield from self._in_line())
-
     def _in_line(self) -> Operation[HeldClaim | None]:
         """Wait for the lock in the line of its row; leave no entry in the row, if DynamoDB can be reached."""
         wakeup = Wakeup()
@@ -69,6 +66,8 @@ class FairAcquisition(Acquisition):
             # counts as dead. After the lock was acquired, this sends nothing.
             yield from undone([self._leave])
         return claim
+
+    _once = _in_line
 
     def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
         shared, line = self.shared, self._line

@@ -17,15 +17,14 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._operations.acquire import (
     Acquisition,
+    Attempt,
     claim_in_the_way,
-    delivered,
     is_handed_out,
     raise_if_out_of_time,
-    undone,
 )
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
-from pynamodb_mutex._operations.events import contended, not_acquired
+from pynamodb_mutex._operations.events import contended
 from pynamodb_mutex._operations.held import HeldClaim, HeldGroup
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
@@ -34,7 +33,6 @@ from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim, ObservedClaim, OwnC
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._protocol.outcome import is_mine
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE, next_wait, poll_at_end
-from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -195,11 +193,10 @@ class _Member:
         return HeldClaim(contender, own, claim, {}, sent)
 
 
-class AcquisitionOfSeveral:
-    """An attempt to acquire several locks, until a deadline.
+class AcquisitionOfSeveral(Attempt[HeldGroup]):
+    """An attempt to acquire several locks.
 
     Attributes:
-        shared: State that the locks of the process share.
         contenders: The contenders, one for each of the locks.
     """
 
@@ -213,17 +210,12 @@ class AcquisitionOfSeveral:
             patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
             poll: Shortest and longest wait between two polls, in seconds.
         """
-        self.shared = contenders[0].shared
+        super().__init__(contenders[0].shared, patience)
         self.contenders = contenders
         self._members = [_Member(each) for each in contenders]
-        self._patience = patience
-        self._deadline = math.inf
-        self._since = math.inf
         self._poll = poll
         self._waited = 0.0
         self._store: Store = contenders[0].store
-        self._requests = Attempts()
-        self._contended = False
         # the attempts at the last transaction, and what it has acquired
         self._writes = Attempts()
         self._claims: Sequence[HeldClaim] = ()
@@ -234,29 +226,11 @@ class AcquisitionOfSeveral:
         blocked = max(self._members, key=lambda member: member.free_at)
         return blocked.contender.key, blocked.observed.claim or Claim()
 
-    def run(self, note: Callable[[HeldGroup], object]) -> Operation[HeldGroup | None]:
-        """Acquire all the locks and emit the outcome; return None if they were not all free in time.
+    def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
+        return (self._undo,)
 
-        Args:
-            note: Called with them before ``acquired`` is emitted, because receivers may query the locks.
-        """
-        self._since = self.shared.now
-        self._deadline = self._since + self._patience
-        try:
-            held = yield from self._wait()
-            if held is not None:
-                note(held)
-                # before any other event of these acquisitions
-                for claim in held.claims:
-                    claim.emit_acquired(self._since, self._requests.count)
-                yield from delivered(held.claims)
-        except BaseException as error:
-            yield from undone([self._undo])  # see `Acquisition.run`
-            self._emit_not_acquired(error)
-            raise
-        if held is None:
-            self._emit_not_acquired(None)
-        return held
+    def _asking(self) -> Sequence[Contender]:
+        return self.contenders
 
     def _undo(self) -> Operation[None]:
         """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
@@ -265,11 +239,6 @@ class AcquisitionOfSeveral:
                 yield from release(self._claims[0].together)
         elif self._writes.maybe_applied:
             yield from self._give_up()
-
-    def _emit_not_acquired(self, error: BaseException | None) -> None:
-        waited = max(0.0, self.shared.now - self._since)
-        for member in self._members:
-            self.shared.emit(not_acquired(member.contender, waited, self._requests.count, error))
 
     def _emit_contended(self) -> None:
         """Emit ``contended`` for each lock that is known to be held; called until that is known of one."""
@@ -280,22 +249,15 @@ class AcquisitionOfSeveral:
                 self._contended = True
                 self.shared.emit(contended(member.contender, claim))
 
-    def _wait(self) -> Operation[HeldGroup | None]:
-        blocking = self._patience > 0
-        if blocking:
-            self._check_wait()
+    def _in_line(self) -> Operation[HeldGroup | None]:
+        self._check_wait()
         # Older waiters of this process come first. A release wakes one of them, and an attempt that begins at that
         # moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
-        others_wait = blocking and any(
-            member.contender.key_queue.watchers for member in self._members
-        )
-        if not others_wait:
-            held = yield from self._try()
-            if held is not None:
-                return held
+        others_wait = any(member.contender.key_queue.watchers for member in self._members)
+        held = None if others_wait else (yield from self.poll())
+        if held is not None:
+            return held
         self._emit_contended()
-        if not blocking:
-            return None
         wakeup = Wakeup()
         for member in self._members:
             member.contender.key_queue.watch(wakeup)
@@ -320,7 +282,7 @@ class AcquisitionOfSeveral:
             if free_at > -math.inf:
                 end = poll_at_end(shared.now, free_at, self._poll, shared.uniform)
             yield Wait(min(shared.now + self._waited, end, self._deadline), wakeup)
-            held = yield from self._try()
+            held = yield from self.poll()
             if held is not None:
                 return held
             if not self._contended:
@@ -337,7 +299,7 @@ class AcquisitionOfSeveral:
 
     # -- one try ------------------------------------------------------------------------------------
 
-    def _try(self) -> Operation[HeldGroup | None]:
+    def poll(self) -> Operation[HeldGroup | None]:
         """Try once: acquire the locks if they seem free; return None if another holds one of them."""
         is_free = yield from self._seems_free()
         return (yield from self._take()) if is_free else None
@@ -348,10 +310,7 @@ class AcquisitionOfSeveral:
         A read costs half a read unit for each of them, a transaction two write units for each lock even if refused.
         """
         shared = self.shared
-        if shared.inherited:
-            raise MutexError(
-                "the process was forked, or its engine left, while it waited for locks"
-            )
+        self.check_process()
         for member in self._members:
             if not member.store.connection.is_open:
                 yield Open(member.store)
@@ -377,7 +336,7 @@ class AcquisitionOfSeveral:
             self._deadline,
             consistent=learns_time,
             about=members[0].contender,
-            attempts=self._requests,
+            attempts=self.requests,
         )
         return not self._is_blocked(dict(zip(members, rows, strict=True)), shared.now)
 
@@ -390,7 +349,7 @@ class AcquisitionOfSeveral:
             # Each attempt has a ClientRequestToken of its own: it proposes other ends than the one before, and DynamoDB
             # refuses a token that comes again with another content. So a retry is not recognised by that token, but
             # by ours in the rows.
-            self._requests.count += 1
+            self.requests.count += 1
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
             return self._store.transact(
                 items, {CLIENT_REQUEST_TOKEN: self.shared.new_request_token()}

@@ -174,11 +174,9 @@ class Held(ABC):
         """
         shared, ends = self.shared, self.ends
         self.plan_renewal(sent, ends)
-        for claim in self.unreleased:
-            is_notified = claim.contender.on_lost or shared.receivers["lost"]
-            if claim.options.auto_renew or is_notified:
-                shared.schedule.add(self, min(ends, self.plan.at))
-                return
+        is_notified = self.plan is not NEVER or shared.receivers["lost"]
+        if is_notified or any(claim.contender.on_lost for claim in self.unreleased):
+            shared.schedule.add(self, min(ends, self.plan.at))
 
     def stop(self) -> None:
         """Remove the claims from the schedule if they are over: lost, or all released."""

@@ -264,12 +264,14 @@ class Turn(Generic[H, C]):
         would wake, find nothing to do, and wait for the same past instant, again and again.
         """
         queue = self.queue
-        silence = self._asks_in_silence(deadline)
         if not queue.turns or queue.turns[0] is not self or self.promised_by is not None:
-            return silence
+            return self._asks_in_silence(deadline)
+        due = max(queue.rests_until, self.polls_at)
+        if due == -math.inf:
+            return due
         # The first in line, unless it is promised the lock, polls, and once more at its deadline: the claim of a local
         # holder may have been broken by force, which this process may not know yet.
-        return min(max(queue.rests_until, self.polls_at), silence, deadline)
+        return min(due, self._asks_in_silence(deadline), deadline)
 
     def _asks_in_silence(self, deadline: float) -> float:
         """Return when to poll although this turn is not first in line; infinity if the lock is known to be held.

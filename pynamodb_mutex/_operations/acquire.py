@@ -19,7 +19,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
-from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
+from pynamodb_mutex._operations.events import Delivery, contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
@@ -27,7 +27,7 @@ from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol.claim import TOO_SHORT, ObservedClaim, OwnClaim
-from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import shows_acquisition
 from pynamodb_mutex._protocol.schedule import poll_at_end
 from pynamodb_mutex.exceptions import MutexError
@@ -104,13 +104,20 @@ class Attempt(ABC, Generic[H]):
         """Return what takes back what this attempt has done, or may have done, if it fails."""
 
     @abstractmethod
-    def _asking(self) -> Sequence[Contender]:
-        """Return the contenders whose failure is reported."""
+    def _reported(self) -> Sequence[Contender]:
+        """Return the contenders that ask for what was not acquired, as far as it is known to be held."""
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         waited = max(0.0, self.shared.now - self._since)
-        for contender in self._asking():
+        for contender in self._reported():
             self.shared.emit(not_acquired(contender, waited, self.requests.count, error))
+
+    def _check_holders(self) -> None:
+        """Refuse a wait that keeps a holder in this process from ever releasing its lock: see `refuse_wait`."""
+        for contender in self._reported():
+            stalled = contender.stalled_holder()
+            if stalled is not None:
+                refuse_wait(contender, stalled.contender, stalled.ends_by, self._deadline)
 
     @abstractmethod
     def _emit_contended(self) -> None:
@@ -171,7 +178,7 @@ class Acquisition(Attempt[HeldClaim]):
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
         return self._undo
 
-    def _asking(self) -> Sequence[Contender]:
+    def _reported(self) -> Sequence[Contender]:
         return (self.blocker.contender,)
 
     @property
@@ -204,7 +211,7 @@ class Acquisition(Attempt[HeldClaim]):
             # The thread that hands a lock over does not renew a claim that came out too short, which would delay
             # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
             # and a loss is reported as for any held lock.
-            yield from self._renew_if_short(granted)
+            yield from renew_if_short(granted)
             return granted
         # Several keys would do: another one was handed over while our poll acquired this one.
         yield from take_back(granted)
@@ -258,7 +265,9 @@ class Acquisition(Attempt[HeldClaim]):
         stalled, ends = None, -math.inf
         if holder is not None:
             stalled, ends = holder.contender, holder.ends_by
-        for ahead in turn.queue.ahead_of(turn):
+        for ahead in turn.queue.turns:
+            if ahead is turn:
+                break
             # Not by who acquired what is handed over: any thread or task may release it.
             giver = ahead.promised_by
             # of those that would never go on the first
@@ -388,7 +397,7 @@ class Acquisition(Attempt[HeldClaim]):
         sent = min(attempts.first_sent, answer.sent)
         claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
         self._undo[-1] = partial(take_back, claim)
-        failure = yield from self._renew_if_short(claim)
+        failure = yield from renew_if_short(claim)
         if claim.stands_at(shared.now):
             claim.begin()
             claim.start(sent)
@@ -418,22 +427,19 @@ class Acquisition(Attempt[HeldClaim]):
             raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
         self.observed.see(answer.claim, answer.received)
 
-    def _renew_if_short(self, claim: HeldClaim) -> Operation[PynamoDBException | None]:
-        """Renew the claim if little is left of it; return the failure if that fails.
 
-        Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
-        """
-        shared = self.shared
-        if claim.ends - shared.now < TOO_SHORT * claim.options.lease:
-            try:
-                yield from renew(claim)
-            except PynamoDBException as error:
-                # It may still be ours, for what is left.
-                text = "short claim of %s not renewed: %s"
-                values = (shown(claim.key), one_line(error))
-                shared.emit(Log("warning", text, values, claim.log_fields))
-                return error
-        return None
+def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
+    """Renew what was just acquired if little is left of it; return the failure if that fails.
+
+    Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
+    """
+    if held.ends - held.shared.now < TOO_SHORT * held.lease:
+        try:
+            yield from renew(held)
+        except PynamoDBException as error:
+            # It is reported by `renew`. What was acquired may still be ours, for what is left.
+            return error
+    return None
 
 
 def is_handed_out(claim: HeldClaim) -> bool:

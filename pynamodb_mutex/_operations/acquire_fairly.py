@@ -15,7 +15,6 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.acquire import Acquisition, undone
-from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.retry import retrying
@@ -71,7 +70,8 @@ class FairAcquisition(Acquisition):
 
     def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
         shared, line = self.shared, self._line
-        self._check_self_wait()
+        if self._patience > 0:
+            self._check_holders()
         yield from self._begin_to_see()
         is_woken = False
         while True:
@@ -95,7 +95,7 @@ class FairAcquisition(Acquisition):
                 return None
             if not is_new:
                 if self._deadline == math.inf:
-                    self._check_self_wait()
+                    self._check_holders()
                 is_woken = yield from self._wait_and_poll(wakeup)
 
     def _next_take(self) -> Take | None:
@@ -167,12 +167,6 @@ class FairAcquisition(Acquisition):
     def _see(self, answer: Answer) -> None:
         super()._see(answer)
         self._line.see(answer.claim, answer.received, is_current=True)
-
-    def _check_self_wait(self) -> None:
-        """Refuse a wait that keeps the holder from ever releasing the lock: see `Acquisition`."""
-        stalled = self.contender.stalled_holder() if self._patience > 0 else None
-        if stalled is not None:
-            refuse_wait(self.contender, stalled.contender, stalled.ends_by, self._deadline)
 
     # -- joining and leaving ------------------------------------------------------------------------
 

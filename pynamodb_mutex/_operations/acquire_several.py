@@ -21,15 +21,15 @@ from pynamodb_mutex._operations.acquire import (
     claim_in_the_way,
     is_handed_out,
     raise_if_out_of_time,
+    renew_if_short,
 )
-from pynamodb_mutex._operations.contender import Contender, refuse_wait
+from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import contended
 from pynamodb_mutex._operations.held import HeldClaim, HeldGroup
 from pynamodb_mutex._operations.release import disown, release
-from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
-from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim, ObservedClaim, OwnClaim
+from pynamodb_mutex._protocol.claim import Claim, ObservedClaim, OwnClaim
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._protocol.outcome import is_mine
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE, next_wait, poll_at_end
@@ -215,7 +215,6 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         self._members = [_Member(each) for each in contenders]
         self._poll = poll
         self._waited = 0.0
-        self._store: Store = contenders[0].store
         # the attempts at the last transaction, and what it has acquired
         self._writes = Attempts()
         self._claims: Sequence[HeldClaim] = ()
@@ -229,7 +228,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
         return (self._undo,)
 
-    def _asking(self) -> Sequence[Contender]:
+    def _reported(self) -> Sequence[Contender]:
         return self.contenders
 
     def _undo(self) -> Operation[None]:
@@ -250,7 +249,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
                 self.shared.emit(contended(member.contender, claim))
 
     def _in_line(self) -> Operation[HeldGroup | None]:
-        self._check_wait()
+        self._check_holders()
         # Older waiters of this process come first. A release wakes one of them, and an attempt that begins at that
         # moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
         others_wait = any(member.contender.key_queue.watchers for member in self._members)
@@ -275,7 +274,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         while others_wait or shared.now < self._deadline:
             others_wait = False
             if self._deadline == math.inf:
-                self._check_wait()  # again in each round: see `Acquisition._report_wait`
+                self._check_holders()  # again in each round: see `Acquisition._report_wait`
             self._waited = next_wait(self._waited, self._poll, shared.uniform)
             free_at = max(member.free_at for member in self._members)
             end = math.inf
@@ -288,14 +287,6 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             if not self._contended:
                 self._emit_contended()
         return None
-
-    def _check_wait(self) -> None:
-        """Refuse a wait that keeps a holder of one of the locks from ever releasing it: see `Acquisition`."""
-        for member in self._members:
-            stalled = member.contender.stalled_holder()
-            if stalled is not None:
-                ends = stalled.ends_by
-                refuse_wait(member.contender, stalled.contender, ends, self._deadline)
 
     # -- one try ------------------------------------------------------------------------------------
 
@@ -331,7 +322,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             return True
         rows = yield from read_rows(
             shared,
-            self._store,
+            self.contenders[0].store,
             [(member.contender.model, member.contender.options.row) for member in members],
             self._deadline,
             consistent=learns_time,
@@ -351,7 +342,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             # by ours in the rows.
             self.requests.count += 1
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
-            return self._store.transact(
+            return self.contenders[0].store.transact(
                 items, {CLIENT_REQUEST_TOKEN: self.shared.new_request_token()}
             )
 
@@ -423,15 +414,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         held = HeldGroup(claims)
         # Not in a variable of this step: after Ctrl-C within it, those that have begun would be held by nobody for ever.
         self._claims = claims
-        now = self.shared.now
-        failure = None
-        if any(claim.ends - now < TOO_SHORT * claim.lease for claim in claims):
-            # Little is left: the answer was slow, or the local clock stood still. If the renewal fails, that is
-            # reported; the claims are then held for what is left, or given up below.
-            try:
-                yield from renew(held)
-            except PynamoDBException as error:
-                failure = error
+        failure = yield from renew_if_short(held)
         if not held.stands_at(self.shared.now):
             yield from self._give_up()
             attempts.first_sent = math.inf
@@ -537,7 +520,8 @@ class AcquisitionOfAny(Acquisition):
             The claim; None if others hold all of the locks.
         """
         # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
-        attempts = self._shuffled()
+        uniform = self.shared.uniform
+        attempts = sorted(self._attempts, key=lambda _: uniform(0, 1))
         # Not if somebody in this queue has seen that all are held: that write would probably be refused.
         if not self._polled and self.contender.queue.in_the_way is None:
             attempts.sort(key=self._is_held_here)  # first those that this process does not hold
@@ -569,10 +553,6 @@ class AcquisitionOfAny(Acquisition):
                 if claim is not None:
                     return claim
         return None
-
-    def _shuffled(self) -> list[Acquisition]:
-        uniform = self.shared.uniform
-        return sorted(self._attempts, key=lambda _: uniform(0, 1))
 
     def _is_held_here(self, attempt: Acquisition) -> bool:
         local = attempt.contender.key_queue.holder

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from pynamodb_mutex._dynamodb.keys import lock_name, row_name
+from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.local_queue import LocalQueue
@@ -24,7 +24,6 @@ from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
-    from pynamodb_mutex._dynamodb.keys import RawItem
     from pynamodb_mutex._dynamodb.store import Store
     from pynamodb_mutex._operations.options import LockOptions
     from pynamodb_mutex._operations.shared import Queue, Shared
@@ -161,14 +160,10 @@ class Contender:
         """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released."""
         for claim in self.shared.holders(self.store, self.options.key):
             other: Contender = claim.contender
-            if other is not self and claim.held and self._is_row(other.model, other.options.row):
+            # the same key may come with other range keys
+            if other is not self and claim.held and other._name == self._name:
                 return claim if self.stalls(other) else None
         return None
-
-    def _is_row(self, model: type[Model], row: RawItem) -> bool:
-        """Return whether a row is this lock's row: the same key may come with other range keys."""
-        own = self.options
-        return row_name(model, row) == row_name(own.model, own.row)
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
         """Return the serialised values of a claim of this contender, except token and version.

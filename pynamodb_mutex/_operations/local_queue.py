@@ -149,12 +149,6 @@ class LocalQueue(Generic[H, C]):
         self._hand_overs = 0
         return None
 
-    def ahead_of(self, turn: Turn[H, C]) -> list[Turn[H, C]]:
-        """Return the turns ahead of a turn in line; none if it has left the line."""
-        if turn not in self.turns or self.turns[0] is turn:
-            return []
-        return self.turns[: self.turns.index(turn)]
-
     def remove(self, turn: Turn[H, C]) -> None:
         """Take a turn out of the line; if it was the first, the next one leads."""
         was_first = self.turns[0] is turn

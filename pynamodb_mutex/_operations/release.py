@@ -19,7 +19,7 @@ from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import HeldClaim
 from pynamodb_mutex._operations.retry import Attempts, once, retrying
 from pynamodb_mutex._operations.states import Change
-from pynamodb_mutex._protocol.claim import Loss, OwnClaim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import (
     is_mine,
@@ -396,7 +396,7 @@ def break_seen(
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     seen = store.layout.claim(item)
-    broken_by = shared.forced_token(store)
+    broken_by = FORCED_MARK + shared.new_token(store)
     # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it.
     if not store.layout.was_a_locks(item):
         seen.check()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.local_queue import LocalQueue
-from pynamodb_mutex._protocol.claim import FORCED_MARK, new_token
+from pynamodb_mutex._protocol.claim import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -108,10 +108,6 @@ class Shared(ABC):
     def new_token(self, store: Store) -> str:
         """Return a token that no other acquisition has."""
         return new_token(store.server_now(self.now), self.random_bits())
-
-    def forced_token(self, store: Store) -> str:
-        """Return a token to write into a row whose claim is broken by force."""
-        return FORCED_MARK + self.new_token(store)
 
     def new_request_token(self) -> str:
         """Return a new ClientRequestToken, of which DynamoDB takes up to 36 characters."""

@@ -167,7 +167,7 @@ def test_records_of_failing_requests_and_of_claims_too_short_or_too_long_are_har
         assert spiteful.mutex(owner=OWNER, max_hold=0.001).acquire()
         clock.advance(11)
         said.wait("is held for")
-    said.is_harmless("short claim of", "is held for more than")
+    said.is_harmless("renewal of", "is held for more than")
     assert any("to be retried" in text and r"\x1b" in text for text in said.texts)
 
 

@@ -186,7 +186,7 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     behind = waiting(mutex())
     holder.release()
     assert QueueFor(LockItem, "a").holder.contender is turn.contender
-    assert (turn.contender.stalled_holder(), turn.queue.ahead_of(turn)) == (None, [])
+    assert turn.contender.stalled_holder() is None
     assert (taking.wake(), taking.result) == (None, taker._latest)
     behind.interrupt()
 

@@ -265,9 +265,8 @@ class Acquisition(Attempt[HeldClaim]):
         stalled, ends = None, -math.inf
         if holder is not None:
             stalled, ends = holder.contender, holder.ends_by
-        for ahead in turn.queue.turns:
-            if ahead is turn:
-                break
+        line = turn.queue.turns
+        for ahead in line[: line.index(turn)]:
             # Not by who acquired what is handed over: any thread or task may release it.
             giver = ahead.promised_by
             # of those that would never go on the first

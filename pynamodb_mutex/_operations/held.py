@@ -174,8 +174,8 @@ class Held(ABC):
         """
         shared, ends = self.shared, self.ends
         self.plan_renewal(sent, ends)
-        is_notified = self.plan is not NEVER or shared.receivers["lost"]
-        if is_notified or any(claim.contender.on_lost for claim in self.unreleased):
+        is_to_run = self.plan is not NEVER or shared.receivers["lost"]
+        if is_to_run or any(claim.contender.on_lost for claim in self.unreleased):
             shared.schedule.add(self, min(ends, self.plan.at))
 
     def stop(self) -> None:

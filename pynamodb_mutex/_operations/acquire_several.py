@@ -520,8 +520,7 @@ class AcquisitionOfAny(Acquisition):
             The claim; None if others hold all of the locks.
         """
         # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
-        uniform = self.shared.uniform
-        attempts = sorted(self._attempts, key=lambda _: uniform(0, 1))
+        attempts = self._shuffled()
         # Not if somebody in this queue has seen that all are held: that write would probably be refused.
         if not self._polled and self.contender.queue.in_the_way is None:
             attempts.sort(key=self._is_held_here)  # first those that this process does not hold
@@ -553,6 +552,10 @@ class AcquisitionOfAny(Acquisition):
                 if claim is not None:
                     return claim
         return None
+
+    def _shuffled(self) -> list[Acquisition]:
+        uniform = self.shared.uniform
+        return sorted(self._attempts, key=lambda _: uniform(0, 1))
 
     def _is_held_here(self, attempt: Acquisition) -> bool:
         local = attempt.contender.key_queue.holder

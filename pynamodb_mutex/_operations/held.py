@@ -276,7 +276,7 @@ class HeldClaim(Held):
         belief: State of the claim, replaced as a whole.
         since: Local time at which the acquisition was confirmed; ``held_for`` and ``max_hold`` count from it.
         abandoned_by: Owner label of the holder whose expired claim was taken over; empty if there was none.
-        item: The raw row, as far as this holder knows.
+        item: The raw row, as far as this holder knows; of a lock table only if it has a payload, else empty.
         depth: Number of times the lock was entered and not left again; above 1 only for reentrant locks.
         row: The user's model instance for a locked row; None as long as there is none.
         writes_on: What runs the guarded write that is under way, as `Shared.runner` was when it began; None if none is
@@ -317,7 +317,10 @@ class HeldClaim(Held):
         self.belief = Belief(State.CONFIRMED)
         self.since = contender.shared.now
         self.abandoned_by = claim.abandoned_by
-        self.item = item
+        # A row of a lock table only for its payload: it takes more memory than all else that is kept of a held lock.
+        layout = contender.store.layout
+        is_kept = layout.must_exist or layout.data_attribute.attr_name in item
+        self.item: RawItem = item if is_kept else {}
         self.depth = 1
         self.row: Any = None
         self.writes_on: tuple[int, bool] | None = None

@@ -165,6 +165,7 @@ def _operations() -> dict[str, str]:
 
 def make_api_call(client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a request; `threads.installed` puts this in place of the method of botocore's clients."""
+    client.meta.events.emit(f"before-send.dynamodb.{operation}")
     return worlds[-1].network.exchange(client, operation, kwargs)
 
 

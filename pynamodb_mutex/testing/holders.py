@@ -101,10 +101,10 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
         msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)
     try:
-        # The claim of a row may be in a lock table. Then its answer does not show the row, which must be read.
-        stands_in_row = lock._options.model is model
-        item = claim.item if stands_in_row else run(current_process(), lock._reading())
-        yield model.from_raw_data(item)
+        # the claim of a row may be in a lock table
+        read = elsewhere.store(model).read(lock._raw_key or lock._options.row, consistent=True)
+        answer = run(elsewhere, retrying(elsewhere, lambda: read, 0.0))
+        yield model.from_raw_data(answer.item)
     finally:
         # the test may have broken the lock, let it expire, or deleted the table
         with suppress(MutexLostError, TableDoesNotExist):

@@ -41,6 +41,7 @@ from pynamodb_mutex import (
     aio,
     signals,
 )
+from pynamodb_mutex._dynamodb import connection as connection_of_stores
 from pynamodb_mutex._dynamodb.store import Request
 from pynamodb_mutex._operations import renew
 from pynamodb_mutex._operations.held import HeldClaim
@@ -596,7 +597,7 @@ def test_handler_may_send_while_the_client_is_made(scene):
             connection._opening.release()
             made.append(True)
 
-        with patch.object(connection, "_observe", act), fresh.mutex():
+        with patch.object(connection_of_stores, "_check_answers", act), fresh.mutex():
             assert made == [True]
 
 

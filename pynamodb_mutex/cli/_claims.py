@@ -20,7 +20,7 @@ from rich.console import Console
 
 from pynamodb_mutex._operations.options import FOREVER
 from pynamodb_mutex._operations.release import break_seen
-from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, ObservedClaim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, ObservedClaim
 from pynamodb_mutex._protocol.messages import escaped, one_line, shown, shown_owner
 from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
 from pynamodb_mutex._runtime.clock import read_clock
@@ -237,9 +237,16 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
     help="How long to wait at most; -1, the default, waits for ever.",
 )
 @zone_option
+@json_option
 @pass_place
 def wait(
-    place: Place, *, key: str, range_key: str | None, timeout: float, zone: tzinfo | None
+    place: Place,
+    *,
+    key: str,
+    range_key: str | None,
+    timeout: float,
+    zone: tzinfo | None,
+    as_json: bool,
 ) -> None:
     """Wait until a lock is free, without acquiring it.
 
@@ -252,6 +259,7 @@ def wait(
     Examples:
       pynamodb-mutex wait deploy && echo "free"
       pynamodb-mutex wait deploy --timeout 60 || echo "still held"
+      pynamodb-mutex wait deploy --timeout 60 --json | jq .owner
 
     \b
     Exit codes:
@@ -271,11 +279,15 @@ def wait(
         while not waiter.free():
             now = read_clock()
             if now >= deadline:
+                if as_json:
+                    waiter.print_json(zone, now - begun)
                 click.echo(f"{name} is still {waiter.holder(zone)}", err=True)
                 click.get_current_context().exit(NOT_FREE)
             waited = f"waited {duration(now - begun)}"
             news(f"{waited} for {name}, {waiter.holder(zone)}{waiter.trouble}")
             waiter.rest(deadline)
+    if as_json:
+        waiter.print_json(zone, read_clock() - begun)
 
 
 class _Waiter:
@@ -287,7 +299,6 @@ class _Waiter:
 
     def __init__(self, locks: Locks, row: RawItem) -> None:
         self.trouble = ""
-        self._claim = Claim()
         self._locks = locks
         self._row = row
         self._observed = ObservedClaim()
@@ -311,7 +322,7 @@ class _Waiter:
             self.trouble = ""
 
     def _see(self, answer: Answer) -> None:
-        self._claim = answer.claim
+        self._answer = answer
         self._observed.see(answer.claim, answer.received)
 
     def _seems_free(self) -> bool:
@@ -338,9 +349,16 @@ class _Waiter:
 
     def holder(self, zone: tzinfo | None) -> str:
         """Return who holds the lock and until when, as text for people."""
+        claim = self._answer.claim
         now = instant(self._locks.store.server_now(read_clock()), zone)
-        until = clock_time(instant(self._claim.expires_at, zone), now)
-        return f"held by {shown_owner(self._claim.owner)} until {until}"
+        until = clock_time(instant(claim.expires_at, zone), now)
+        return f"held by {shown_owner(claim.owner)} until {until}"
+
+    def print_json(self, zone: tzinfo | None, waited: float) -> None:
+        """Print the lock as it was read last, and the seconds waited, as JSON."""
+        answer = self._answer
+        lock = self._locks.shown(self._row, answer.item, answer.received)
+        print_json({**lock.document(zone), "waited": round(waited, 3)})
 
 
 @click.command(cls=AppCommand)

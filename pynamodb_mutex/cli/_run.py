@@ -88,15 +88,17 @@ class RunCommand(AppCommand):
     """A command whose last arguments are another command."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; those after ``--`` belong to the command.
+        """Parse the arguments; those after ``--``, or after a KEY that comes first, belong to the command.
 
         Raises:
-            click.UsageError: If there is no ``--``: an option could be meant for either.
+            click.UsageError: If there are options before the command, and no ``--``: one could be meant for either.
         """
+        if not any(each.startswith("-") for each in args[:2]):
+            args = [*args[:1], "--", *args[1:]]
         marked = "--" in args
         rest = super().parse_args(context, args)
         if not marked:
-            raise click.UsageError("put -- before the command", context)
+            raise click.UsageError("with options before the command, put -- before it", context)
         return rest
 
     def invoke(self, context: click.Context) -> Any:
@@ -148,7 +150,7 @@ Exit codes:
 @click.command("run", cls=RunCommand, epilog=_EXIT_CODES)
 @click.argument("key")
 @click.argument(
-    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]..."
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]..."
 )
 @click.option(
     "--if-locked",
@@ -221,11 +223,14 @@ def run(
     renewed, the command is ended before the lease expires; if the lock is lost, as soon as that is noticed.
     Signals are forwarded to the command.
 
+    Without options between run and the command, the -- may be omitted.
+
     The environment of the command has PYNAMODB_MUTEX_KEY, PYNAMODB_MUTEX_FENCING_TOKEN,
     PYNAMODB_MUTEX_TOKEN and PYNAMODB_MUTEX_OWNER.
 
     \b
     Examples:
+      pynamodb-mutex run nightly-report ./report.sh
       pynamodb-mutex run nightly-report --if-locked skip -- ./report.sh
       pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
       pynamodb-mutex run deploy --fair -- make deploy

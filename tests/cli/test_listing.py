@@ -380,6 +380,10 @@ def test_wait_returns_at_once_if_the_lock_is_free_or_with_75_after_the_timeout(h
     assert wire.sent == ["GetItem"] * 7  # and writes nothing
     assert done.stdout == ""
     assert done.stderr.startswith("'a' is still held by 'max' until ")
+    still = json.loads(cli("wait", "a", "--timeout", "0", "--json", code=75).stdout)
+    assert (still["key"], still["state"], still["owner"]) == ("a", "held", "max")
+    free = json_of("wait", "released")
+    assert (free["state"], free["owner"], free["waited"] >= 0) == ("free", None, True)
     begun = time.monotonic()
     cli("wait", "a", "--timeout", "0.3", code=75)
     assert time.monotonic() - begun == pytest.approx(0.3)

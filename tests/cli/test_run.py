@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from command_line import COMMAND, change, entry, run_here
+from command_line import COMMAND, change, cli, entry, run_here
 from processes import is_there
 from two_clients import Elsewhere
 from waits import LONG, until
@@ -134,6 +134,14 @@ def test_the_command_has_the_lock_and_variables_that_describe_it(table):
     # a slow answer is reported first
     assert done.stderr.endswith(f"{acquired}{SAYS}released 'k'\n")
     assert free()
+
+
+@pytest.mark.parametrize("mark", [(), ("--",)])
+def test_without_options_before_the_command_the_mark_may_be_omitted(table, mark, capfd):
+    printing = ["sh", "-c", 'printf "%s;" "$PYNAMODB_MUTEX_KEY" "$@"', "sh"]
+    for arguments in (["--lease", "1"], ["--", "x"], ["-h"]):
+        cli("run", "k", *mark, *printing, *arguments)
+        assert capfd.readouterr().out == ";".join(["k", *arguments, ""])
 
 
 def test_standard_streams_belong_to_the_command(table):

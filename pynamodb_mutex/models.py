@@ -12,7 +12,7 @@ import logging
 import os
 from datetime import datetime, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pynamodb.attributes import (
     Attribute,
@@ -42,6 +42,10 @@ from pynamodb_mutex._runtime.run_on_thread import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+M = TypeVar("M", bound=Model)
 
 _log = logging.getLogger("pynamodb_mutex")
 
@@ -86,6 +90,32 @@ def check_stored_names(model: type[Model]) -> None:
         if other != name:
             msg = f"{model.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
             raise TypeError(msg)
+
+
+def held_rows(model: type[M]) -> Iterator[M]:
+    """Iterate over the rows of a model whose locks are held now: see `LockItem.held`."""
+    process = current_process()
+    store, start = process.store(model), None
+    while True:
+        page = run(process, scanned_page(process, store, start))
+        for raw in filter(store.layout.is_the_models, page["Items"]):
+            claim = store.layout.claim(raw)
+            try:
+                claim.check()
+                row = model.from_raw_data(raw)
+            except Exception as error:  # noqa: BLE001 - an attribute may raise anything for a foreign value
+                key = store.layout.key(raw)
+                _log.warning(
+                    "%s left out of %s.held(): %s",
+                    *(shown(key), model.__name__, one_line(error)),
+                    extra={"lock_key": key, "lock_owner": claim.owner, "fencing_token": None},
+                )
+                continue
+            if claim.is_held(process.read_clock(), store.bounds):
+                yield row
+        start = page.get("LastEvaluatedKey")
+        if start is None:
+            return
 
 
 class LockItem(Model):
@@ -198,7 +228,7 @@ class LockItem(Model):
         create_table.create(cls, wait=wait, options=create_table_options)
 
     @classmethod
-    def held(cls) -> Iterator[LockItem]:
+    def held(cls) -> Iterator[Self]:
         """Iterate over the items that are held now, in no particular order. Reads the whole table.
 
         Not guaranteed: that all items are from one instant. A page is read when the iteration reaches it.
@@ -210,35 +240,7 @@ class LockItem(Model):
             pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing.
         """
-        layout = current_process().store(cls).layout
-        for raw in filter(layout.is_the_models, cls._scanned()):
-            claim = layout.claim(raw)
-            try:
-                claim.check()
-                item = cls.from_raw_data(raw)
-            except Exception as error:  # noqa: BLE001 - an attribute may raise anything for a foreign value
-                key = layout.key(raw)
-                _log.warning(
-                    "%s left out of %s.held(): %s",
-                    *(shown(key), cls.__name__, one_line(error)),
-                    extra={"lock_key": key, "lock_owner": claim.owner, "fencing_token": None},
-                )
-                continue
-            if item.is_held:
-                yield item
-
-    @classmethod
-    def _scanned(cls) -> Iterator[dict[str, dict[str, Any]]]:
-        """Read all rows that carry a claim, running or expired, page by page."""
-        process = current_process()
-        store = process.store(cls)
-        start = None
-        while True:
-            page = run(process, scanned_page(process, store, start))
-            yield from page["Items"]
-            start = page.get("LastEvaluatedKey")
-            if start is None:
-                return
+        return held_rows(cls)
 
     @classmethod
     def force_release(cls, key: str) -> bool:

@@ -36,10 +36,10 @@ from pynamodb_mutex._row_locks import RowLock, RowLocks, options_of_row
 from pynamodb_mutex._runtime.process import current_process, lock_models
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import InvalidRowError, MutexError, MutexNotHeldError
-from pynamodb_mutex.models import LockItem, check_stored_names
+from pynamodb_mutex.models import LockItem, check_stored_names, held_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -56,7 +56,7 @@ V = TypeVar("V")
 
 __all__ = ["RowLock", "RowLockMixin"]
 
-_RESERVED = ("locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced")
+_RESERVED = ("held", "locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced")
 """Names of the mixin that no attribute of a model may have."""
 
 
@@ -208,6 +208,25 @@ class RowLockMixin(Model):
             else:
                 locks.append(cls.locked(*(key if isinstance(key, tuple) else (key,)), **options))
         return made(RowLocks, locks)
+
+    @classmethod
+    def held(cls) -> Iterator[Self]:
+        """Iterate over the rows whose locks are held now, in no particular order. Reads the whole table.
+
+        Not guaranteed: that all rows are from one instant. A page is read when the iteration reaches it.
+
+        Rows that this model cannot read, or with impossible lock attributes, are skipped with a warning in the log.
+
+        Raises:
+            TypeError: With a ``lock_model``, whose own `held <pynamodb_mutex.LockItem.held>` lists the locks.
+            pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached.
+            pynamodb.exceptions.TableDoesNotExist: If the table is missing.
+        """
+        if cls.lock_model is not None:
+            other = cls.lock_model.__name__
+            msg = f"{cls.__name__} keeps its locks in {other}: {other}.held() lists them"
+            raise TypeError(msg)
+        return held_rows(cls)
 
     @property
     def row_lock(self) -> RowLock[Any]:

@@ -132,6 +132,7 @@ def table(lock: LockItem, team: TeamLock) -> None:
     LockItem.create_table()
     LockItem.create_table(wait=False, TableClass="STANDARD", Tags=[{"Key": "a", "Value": "b"}])
     held: Iterator[LockItem] = LockItem.held()
+    assert_type((next(TeamLock.held()), next(Wallet.held())), tuple[TeamLock, Wallet])
     assert_type((next(held), LockItem.force_release("a")), tuple[LockItem, bool])
     assert_type((LockItem.get("a"), TeamLock.get("a")), tuple[LockItem, TeamLock])
     assert_type((lock.is_held, lock.remaining, lock.retention), tuple[bool, float, float])

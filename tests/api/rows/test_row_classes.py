@@ -30,7 +30,7 @@ from row_models import (
 from pynamodb_mutex import InvalidRowError, LockItem, Mutex, RowLockMixin
 
 LOCKS_OWN = sorted(RowLockMixin.get_attributes())
-RESERVED = ["locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced"]
+RESERVED = ["held", "locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced"]
 
 
 def with_own(name, **options):

@@ -243,6 +243,19 @@ def test_is_locked_says_what_the_instance_shows(accounts, ledger):
         assert not row.is_locked
 
 
+def test_held_gives_the_rows_whose_locks_are_held_now(accounts, ledger):
+    for name in ("free", "expired", "theirs"):
+        Account(name).save()
+    with Account.locked("a"), AccountElsewhere.locked("theirs"), AccountElsewhere.locked("expired"):
+        expire("expired", Account)
+        rows = sorted(Account.held(), key=lambda row: row.name)
+        assert [(row.name, type(row)) for row in rows] == [("a", Account), ("theirs", Account)]
+        assert all(row.is_locked for row in rows)
+    assert list(Account.held()) == []
+    with pytest.raises(TypeError, match=r"Ledger keeps its locks in LockItem: LockItem\.held\(\)"):
+        Ledger.held()
+
+
 def test_row_is_not_locked_any_more_when_its_lock_was_released(model):
     for write in (Model.refresh, RowLockMixin.save, changed, lambda _: None):
         with model.locked("a") as row:

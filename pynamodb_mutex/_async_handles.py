@@ -137,7 +137,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
         # caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
-            operation, lambda held: _nothing() if held is None else release(held)
+            operation, lambda held: _nothing() if held is None else release(held, keeps=False)
         )
         if held is None:
             return False
@@ -176,7 +176,7 @@ class AsyncLock(Handle[Any], Generic[L]):
     def _leaving(self, _: Any) -> Operation[None]:
         """Return the operation that leaves the block which a cancelled task has just entered."""
         _, held = self._lock._leave_block(None)
-        return _nothing() if held is None else release(held)
+        return _nothing() if held is None else release(held, keeps=False)
 
     async def _run(
         self, operation: Operation[R], undo: Callable[[R], Operation[Any]] | None = None

@@ -323,10 +323,13 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
     """Return the options of a row's lock, which is in the row itself or, with a ``lock_model``, in the lock table.
 
     Raises:
-        TypeError: For an option of a wrong type, or one that needs a ``lock_model``.
+        TypeError: For an option of a wrong type, one that needs a ``lock_model``, or ``hold_at_least``.
         ValueError: For a value that `Mutex.for_key` would refuse.
     """
     name = row_name(model, raw_key)
+    if options.get("hold_at_least") is not None:
+        msg = f"hold_at_least is for the locks of keys, not for that of {name}: a write of the row may release it"
+        raise TypeError(msg)
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
         return Mutex.for_key(name, model=lock_model, **options)._options

@@ -77,6 +77,8 @@ def describe_holder(owner: str | None, expires_at: float | None) -> str:
         end = datetime.fromtimestamp(expires_at, tz=timezone.utc).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         end = f"{expires_at} s"  # another program wrote the row, and this is no date
+    if owner is None:
+        return f"released, and kept until {end} (DynamoDB's time) by hold_at_least"
     return f"held by {shown_owner(owner)} until {end} (DynamoDB's time) unless renewed"
 
 

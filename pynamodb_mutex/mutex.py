@@ -109,6 +109,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         reentrant: bool = False,
         delete_on_release: bool = False,
         fair: bool = False,
+        hold_at_least: float | None = None,
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
@@ -131,6 +132,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 `save_data` raise MutexError.
             fair: Acquire the lock in the order of arrival, among all waiters that set this, in whichever process: see
                 `position`. Not guaranteed: an order relative to waiters that do not set it.
+            hold_at_least: Seconds from the acquisition for which nobody else gets the lock, also if it is released sooner:
+                such a release keeps the claim in the row, not renewed and held by nobody, until that time. None for no
+                such time. Not guaranteed: anything if the holder dies, for the lock is free after its lease then.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
@@ -157,6 +161,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             reentrant=reentrant,
             delete_on_release=delete_on_release,
             fair=fair,
+            hold_at_least=hold_at_least,
         )
         checked.check()
         return made(cls, checked)

@@ -24,7 +24,7 @@ from pynamodb_mutex._dynamodb.answers import Answer, Failure
 from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._dynamodb.store import Request, Store
-from pynamodb_mutex._operations import acquire
+from pynamodb_mutex._operations import acquire, release
 from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
 from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
@@ -78,9 +78,9 @@ def token_per_client() -> Patches:
     take = acquire.Acquisition.take
 
     @functools.wraps(take)
-    def named(self: Any) -> Any:
+    def named(self: Any, *seen: Any) -> Any:
         client.token = f"client-{self.contender.owner}"
-        return (yield from take(self))
+        return (yield from take(self, *seen))
 
     return [
         patch.object(acquire.Acquisition, "take", named),
@@ -278,6 +278,44 @@ def force_breaks_any() -> Patches:
     return [patch.object(Requests, "force", property(force))]
 
 
+def kept_is_renewed() -> Patches:
+    """A claim that is kept after its release keeps its token, and so a late renewal moves its end."""
+
+    def keep(self: Requests) -> Any:
+        layout = self._layout
+        return self._template(
+            [layout.owner.remove(), *self._new_end()], layout.mine() & layout.has_claim
+        )
+
+    return [patch.object(Requests, "keep", property(keep))]
+
+
+def kept_by_own_clock() -> Patches:
+    """A claim that is kept after its release ends by the wall clock of its client."""
+    keep = Store.keep
+
+    def by_own_clock(self: Store, key: Any, own: Any, *args: Any) -> Any:
+        token, now, rest = args
+        # up to 10 s wrong, another time in each acquisition
+        wrong = int(own.token[-2:], 16) / 12.8 - 10
+        return keep(self, key, own, token, now, max(rest + wrong, 0.001))
+
+    return [patch.object(Store, "keep", by_own_clock)]
+
+
+def kept_is_handed_over() -> Patches:
+    """A release before ``hold_at_least`` hands the lock over to the next waiter of its process."""
+    next_in_line = release._hand_over_to_next
+
+    def hand_over(ending: Any) -> Any:
+        keeps_until, ending.keeps_until = ending.keeps_until, -math.inf
+        done = yield from next_in_line(ending)
+        ending.keeps_until = keeps_until
+        return done
+
+    return [patch.object(release, "_hand_over_to_next", hand_over)]
+
+
 def unlocking_believes() -> Patches:
     """A holder that unlocks by a write believes until the answer arrives, not only until the write is sent."""
 
@@ -437,6 +475,9 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         held_is_a_flag,
         unknown_is_no,
         force_breaks_any,
+        kept_is_renewed,
+        kept_by_own_clock,
+        kept_is_handed_over,
         unlocking_believes,
         upper_bound_of_all,
         lost_wake_up,

@@ -54,7 +54,7 @@ class Seen:
     Attributes:
         op: Name of the operation in DynamoDB.
         body: Body of the request.
-        kind: Name in the lock protocol: acquire, renew, release, hand_over, attach, save_data, force, disown,
+        kind: Name in the lock protocol: acquire, renew, release, keep, hand_over, attach, save_data, force, disown,
             join or leave, also if the claim is in a user's row; update for a user's own write to its row, guarded or
             on condition that nobody holds it; otherwise the name of the operation.
         applied: Whether the engine applied the request.
@@ -126,6 +126,8 @@ def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
         if "version" in condition:
             return "release"
         return "disown" if "token" in condition else "update"
+    if "expires_at" in sets and "owner" in removes:
+        return "keep"
     return "renew" if "expires_at" in sets else op
 
 

@@ -46,6 +46,13 @@ LATE_FOR = 15.0
 """Seconds after a process stood still or was interrupted, or after requests of it failed, in which others may pass its
 waiters in line. A single request that hangs must not cost the first in line its place: PATIENCE allows for one."""
 
+KEPT_BEYOND = 2.5
+"""Longest time in seconds for which a kept claim is beyond ``hold_at_least``. Its end is counted from an upper bound of
+DynamoDB's time."""
+
+DRIFT = 0.02
+"""Share of a duration by which the local clock and server time may differ."""
+
 LATE_WRITE = 1.0
 """Seconds from the sending of a write that begins or ends a claim to its application beyond which it counts as late:
 the times that it writes into the row are out of date by then."""
@@ -104,6 +111,11 @@ class Judge(Observer):
         # tokens of claims that were broken by force, or whose row was deleted by hand: their holders cannot know that
         self._broken: set[str] = set()
         self._owners: dict[str, Process] = {}
+        # of claims with ``hold_at_least``, by their tokens and those of the claims that are kept in their place: true times
+        # before which nobody else may hold the lock, and by which it is free
+        self._holds: dict[str, tuple[float, float]] = {}
+        # processes whose clocks have stood still: they count too little of the time that has passed
+        self._late_clocks: set[Process] = set()
         self._began: dict[Any, float] = {}
         # threads and tasks, by their process and the library's number for them: those that wait now, and since when a
         # waiting one has had a reason to go on
@@ -169,7 +181,9 @@ class Judge(Observer):
                 self._broken.add(old.token)
                 self._check_forced(process, place, old.token)
             return
-        if new.token != old.token and new.end is not None:
+        if new.is_kept and old.token is not None and (new.token, new.end) != (old.token, old.end):
+            self._kept(process, place, old, new)
+        elif new.token != old.token and new.end is not None:
             self._acquired(process, place, old, new)
         elif new.end is not None and old.end is None and old.token is not None:
             self.fail(f"I5: the ended claim of {old.token} on {place} stands again")
@@ -178,10 +192,41 @@ class Judge(Observer):
             held = any(claim.own.token == new.token for claim in self._began)
             if held or new.token not in self.detached:
                 self.fail(f"I1: the end of {new.token} on {place} moved back")
+        elif new.end is None and old.end is not None:
+            self._check_hold(process, place, old)
         owner = self._owners.get(old.token or "")
         if new.end is None and owner not in {None, process} and self._is_alive(old):
             # A write without the lock may end a claim that is dead, but none that is alive.
             self.fail(f"I5: {process.name} ended the claim of {owner.name} on {place}")
+
+    def _kept(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+        """Check that a release before ``hold_at_least`` leaves a claim that ends in time, and is not renewed."""
+        assert new.end is not None
+        if old.is_kept:
+            self.fail(f"I5: {process.name} changed the kept claim {old.token} on {place}")
+        elif old.token in self._holds:
+            least, most = self._holds[old.token]
+            self._holds[new.token or ""] = least, most
+            end = new.end - EPOCH
+            # without server time the end in the row says nothing
+            is_late = most < end < 1e8 and process not in self._late_clocks
+            if end < least or is_late:
+                self.fail(
+                    f"hold: {place} is kept until {end:.1f}, not from {least:.1f} to {most:.1f}"
+                )
+        self._versions[place] = new.version
+
+    def _check_hold(self, process: Process, place: Place, old: _Claim) -> None:
+        """Check that a lock with ``hold_at_least`` becomes another's, or free, no sooner."""
+        least, _ = self._holds.get(old.token or "", (-math.inf, 0.0))
+        is_alive = self._is_alive(old) or (
+            old.is_kept and old.end is not None and old.end > EPOCH + 1e8
+        )
+        # a claim that nobody was given is not kept: its acquire was interrupted
+        if self._world.now < least and is_alive and process not in self._interrupted:
+            self.fail(
+                f"hold: {process.name} has {place} at {self._world.now:.1f}, before {least:.1f}"
+            )
 
     # -- fair waiters -------------------------------------------------------------------------------
 
@@ -365,6 +410,7 @@ class Judge(Observer):
         if new.version <= self._versions.get(place, 0) and place[1] != ("deleted",):
             self.fail(f"I3: the fencing token of {place} did not grow: {new.version}")
         self._versions[place] = new.version
+        self._check_hold(process, place, old)
         is_handed_over = self._owners.get(old.token or "") is process
         if old.end is None or is_handed_over or old.token in self.detached:
             return
@@ -439,6 +485,14 @@ class Judge(Observer):
         # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
         # a renewal, so a loss of this claim is excused: see `ended`.
         self._began[claim] = math.inf if process.refuses_threads else self._world.now
+        hold = claim.options.hold_at_least
+        if hold is not None:
+            since = self._world.now
+            least, most = (
+                since + hold * (1 - DRIFT) - HOST_SKEW,
+                since + hold * (1 + DRIFT) + KEPT_BEYOND,
+            )
+            self._holds.setdefault(claim.own.token, (least, most))
         if claim.contender.caller != caller(labelled=False).number:
             # Another thread or task runs this step: it has handed the lock over to the waiter, which must go on soon.
             self._expect(process, claim.contender)
@@ -522,6 +576,7 @@ class Judge(Observer):
     def froze(self, process: Process) -> None:
         """Excuse what a process believes from now, when its clock has stood still, until it has had an answer (I1)."""
         self._frozen[process] = process.answered
+        self._late_clocks.add(process)
 
     def stepped(self, _: Process) -> None:
         """Check, after a step of any process, that no two claims on one key are believed in."""
@@ -586,12 +641,14 @@ class _Claim:
         token: Token of the last acquisition; None if there was none.
         end: Server time at which the claim ends; None if the lock is free.
         version: Fencing token; 0 if there is none.
+        is_kept: Whether it is held by nobody: a release before ``hold_at_least`` has left it.
     """
 
-    __slots__ = ("end", "token", "version")
+    __slots__ = ("end", "is_kept", "token", "version")
 
     def __init__(self, row: dict[str, Any], prefix: str) -> None:
         self.token: str | None = row.get(f"{prefix}token", {}).get("S")
         end = row.get(f"{prefix}expires_at")
         self.end = None if end is None else float(end["N"])
+        self.is_kept = end is not None and f"{prefix}owner" not in row
         self.version = int(row.get(f"{prefix}version", {"N": "0"})["N"])

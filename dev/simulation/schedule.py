@@ -482,6 +482,17 @@ class Client:
             if rng.random() < 0.15:
                 self._detach(mutex)
 
+    def lock_kept(self) -> None:
+        """Lock one key, or all at once, for a time that is longer than the work as a rule."""
+        options = {**self._options(), "hold_at_least": self._rng.choice((1.0, 5.0, 20.0))}
+        options["fair"] = fair = self._rng.random() < 0.3
+        if not fair and self._rng.random() < 0.2:
+            with Mutex.for_keys(self._schedule._keys, model=Lock, **options):
+                self._pause()
+            return
+        with Mutex.for_key(self._key(), model=Lock, **options):
+            self._pause()
+
     def lock_fair(self) -> None:
         """Lock in the order of arrival: one key, one whose row is deleted on release, or a row of another table."""
         rng, options = self._rng, {**self._options(), "fair": True}

@@ -277,6 +277,22 @@ class Requests:
         return self._template(layout.ending(), layout.mine() & layout.has_claim)
 
     @Once
+    def keep(self) -> Template:
+        """End our claim, and put one in its place that nobody holds. Refused if our claim has ended before."""
+        layout = self._layout
+        actions = [
+            # Another token, so that our late renewals and guarded writes are refused: nothing moves the end of this claim.
+            layout.token.set(slot("S", "token")),
+            # If this write is applied, its answer is lost, and force breaks the kept claim, then the repeat finds a forced
+            # token. Without this it would find the version after ours, and take that for a loss before the release.
+            SetAction(Path(layout.version), Path(layout.version) + Value({"N": "1"})),
+            # the next holder copies it to `abandoned_by`, and this lock was released
+            layout.owner.remove(),
+            *self._new_end(),
+        ]
+        return self._template(actions, layout.mine() & layout.has_claim)
+
+    @Once
     def delete(self) -> Template:
         """Delete the row with our claim. Refused if the claim has ended before, or somebody waits in line."""
         layout = self._layout

@@ -266,6 +266,13 @@ class Store:
         values = self.mine(own) | self.ending(now)
         return self.update(self.requests.release, key, values)
 
+    def keep(self, key: RawItem, own: OwnClaim, token: str, now: float, rest: float) -> Request:
+        """Return the request that ends our claim, and puts one that nobody holds in its place, for some seconds."""
+        end = NO_SERVER_TIME if self.bounds is None else self.bounds.nominal(now) + rest
+        # rounded up: see `HeldClaim.propose_renewal`
+        values = {"end": seconds(end), "lease": seconds(rest + 0.0005), "ttl": self.ttl(end)}
+        return self.update(self.requests.keep, key, {**self.mine(own), **values, "token": token})
+
     def force(self, key: RawItem, seen: Claim, token: str, now: float) -> Request:
         """Return the request that breaks the claim that was seen, and writes a token that no holder has."""
         values = self.ending(now, seen.expires_at) | {"seen": seen.token, "token": token}

@@ -477,7 +477,7 @@ def take_back(claim: HeldClaim) -> Operation[None]:
     """End a claim that nobody will use. If that is interrupted, it can be called again."""
     if is_handed_out(claim):
         with suppress(PynamoDBException):  # it is reported, and the claim expires
-            yield from release(claim)
+            yield from release(claim, keeps=False)
         return
     claim.forget()
     # Also if it was released: the first call was interrupted before that request was sent. The belief has ended, so it

@@ -235,7 +235,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
         if any(is_handed_out(claim) for claim in self._claims):
             with suppress(PynamoDBException):
-                yield from release(self._claims[0].together)
+                yield from release(self._claims[0].together, keeps=False)
         elif self._writes.maybe_applied:
             yield from self._give_up()
 

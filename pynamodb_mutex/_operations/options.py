@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         reentrant: bool
         delete_on_release: bool
         fair: bool
+        hold_at_least: float | None
 
 
 K = TypeVar("K")
@@ -70,6 +71,7 @@ class LockOptions(NamedTuple):
         reentrant: Whether the holding thread or task may acquire the lock again.
         delete_on_release: Whether the row is deleted at release.
         fair: Whether the lock is acquired in the order of arrival.
+        hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
     """
 
     key: str
@@ -86,6 +88,7 @@ class LockOptions(NamedTuple):
     reentrant: bool
     delete_on_release: bool
     fair: bool = False
+    hold_at_least: float | None = None
 
     def check(self) -> None:
         """Check the values that a caller has given.
@@ -98,9 +101,11 @@ class LockOptions(NamedTuple):
         check_timeout(self.timeout)
         for name in ("auto_renew", "reentrant", "delete_on_release", "fair"):
             check_bool(name, getattr(self, name))
-        if self.max_hold is not None and check_duration("max_hold", self.max_hold) <= 0:
-            msg = f"max_hold must be above 0 seconds, or None, not {self.max_hold}"
-            raise ValueError(msg)
+        for name in ("max_hold", "hold_at_least"):
+            value = getattr(self, name)
+            if value is not None and check_duration(name, value) <= 0:
+                msg = f"{name} must be above 0 seconds, or None, not {value}"
+                raise ValueError(msg)
         if self.owner is not None:
             check_owner(self.owner)
         if self.on_lost is not None and not callable(self.on_lost):

@@ -7,6 +7,7 @@ line is decided in `local_queue`; detaching a lock for another process is in `at
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +44,14 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Shared
 
 
-def release(held: Held) -> Operation[None]:
+def release(held: Held, *, keeps: bool = True) -> Operation[None]:
     """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
 
     Several are released by one transaction or, if that is refused, one by one.
+
+    Args:
+        held: What to release.
+        keeps: Whether ``hold_at_least`` counts: not for claims that nobody was given.
 
     Raises:
         MutexLostError: If one had been lost. The others are released.
@@ -64,7 +69,7 @@ def release(held: Held) -> Operation[None]:
         # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
         # if it will have none. That write may have released the lock, and the row may be another's by now. The release
         # below is then refused at its first attempt, and that is no loss.
-        ending = Ending(claim, runs_until)
+        ending = Ending(claim, runs_until, keeps=keeps)
         if leave(claim, "release"):
             endings.append(ending)
     # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
@@ -156,27 +161,35 @@ class Ending:
     Args:
         claim: The claim, not yet changed by `leave`.
         runs_until: Local time until which its lease runs: after that it need not be ended any more.
+        keeps: Whether ``hold_at_least`` counts.
 
     Attributes:
         claim: The claim.
         attempts: Attempts at ending it. A write of unknown outcome that unlocks counts as an earlier one.
         until: Local time until which failures are retried.
+        keeps_until: Local time before which a claim that nobody holds is put in the place of this one.
+        kept_as: Token of that claim, the same for all attempts; empty if there is none.
         successor: The claim of the next holder, if the lock was handed over.
     """
 
-    def __init__(self, claim: HeldClaim, runs_until: float) -> None:
+    def __init__(self, claim: HeldClaim, runs_until: float, *, keeps: bool) -> None:
         self.claim = claim
         self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
         self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
         self.successor: HeldClaim | None = None
         self._deletes = claim.options.delete_on_release
+        self.keeps_until, self.kept_as = -math.inf, ""
+        if keeps and claim.options.hold_at_least is not None:
+            self.keeps_until = claim.since + claim.options.hold_at_least
+            self.kept_as = claim.shared.new_token(claim.store)
 
     def request(self) -> Request:
-        """Return the request that releases the claim."""
-        claim = self.claim
-        return claim.store.release(
-            claim.options.row, claim.own, claim.shared.now, delete=self._deletes
-        )
+        """Return the request that releases the claim, and keeps others from the lock if it is too early for them."""
+        claim, now = self.claim, self.claim.shared.now
+        row, own, rest = claim.options.row, claim.own, self.keeps_until - now
+        if rest > 0:
+            return claim.store.keep(row, own, self.kept_as, now, rest)
+        return claim.store.release(row, own, now, delete=self._deletes)
 
     def send(
         self,
@@ -213,9 +226,8 @@ class Ending:
         return answer
 
     def _is_released(self, answer: Answer) -> bool:
-        # with the row goes all that shows whose release it was
-        is_shown = not self._deletes and shows_release(self.claim.own, answer.claim)
-        return answer.applied or is_shown
+        own, deletes = self.claim.own, self._deletes
+        return answer.applied or shows_release(own, answer.claim, self.kept_as, deletes=deletes)
 
 
 def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
@@ -229,9 +241,9 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
     def build() -> Request:
         items = []
         for ending in endings:
-            delete = ending.claim.options.delete_on_release
-            kind = TRANSACT_DELETE if delete else TRANSACT_UPDATE
-            items.append({kind: ending.request().kwargs})
+            request = ending.request()
+            kind = TRANSACT_DELETE if request.operation == "DeleteItem" else TRANSACT_UPDATE
+            items.append({kind: request.kwargs})
         return store.transact(items, {CLIENT_REQUEST_TOKEN: shared.new_request_token()})
 
     try:
@@ -250,6 +262,8 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
 def _hand_over_to_next(ending: Ending) -> Operation[bool]:
     """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
     claim, shared = ending.claim, ending.claim.shared
+    if ending.keeps_until > shared.now:
+        return False  # the waiters of this process wait as all others do
     poll = claim.options.poll
     turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)
     if turn is None:
@@ -314,7 +328,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
                 # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
                 # the answer to the hand-over may be so late that the successor's lease has passed.
                 with suppress(PynamoDBException):
-                    yield from release(successor)
+                    yield from release(successor, keeps=False)
     except BaseException as error:
         is_failure = isinstance(error, PynamoDBException) and not isinstance(error, MutexLostError)
         if is_failure and not ending.attempts.maybe_applied:

@@ -13,6 +13,7 @@ import math
 import re
 from typing import NamedTuple
 
+from pynamodb_mutex._protocol.messages import shown_owner
 from pynamodb_mutex._protocol.server_time import DRIFT, WATCH_GRACE, Bounds
 
 SHORTEST_LEASE = 0.5
@@ -119,6 +120,20 @@ class Claim(NamedTuple):
     free_since: float | None = None
     waiting: tuple[str, ...] = ()
     fault: Exception | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the last holder has released the lock, and keeps others from it until the end of the claim."""
+        return self.expires_at is not None and self.owner is None
+
+    @property
+    def holder(self) -> str:
+        """The label of the holder, as a message shows it."""
+        return (
+            "nobody (released, and kept by hold_at_least)"
+            if self.is_kept
+            else shown_owner(self.owner)
+        )
 
     def check(self) -> None:
         """Raise unless the row may be a lock's.

@@ -97,7 +97,7 @@ def was_lost_before_release(own: OwnClaim, claim: Claim, *, maybe_applied: bool)
     return broken or not maybe_applied
 
 
-def shows_release(own: OwnClaim, claim: Claim) -> bool:
+def shows_release(own: OwnClaim, claim: Claim, kept_as: str, *, deletes: bool) -> bool:
     """Return whether a row that refused a release shows that an earlier copy of that same request was applied.
 
     A proxy may send one request twice, and return the second answer.
@@ -105,7 +105,14 @@ def shows_release(own: OwnClaim, claim: Claim) -> bool:
     Args:
         own: Our claim.
         claim: What the row that refused the release says.
+        kept_as: Token of the claim that a release before ``hold_at_least`` leaves; empty if it leaves none.
+        deletes: Whether it deletes the row, and with it all that shows whose release it was.
     """
+    # No other request writes that token.
+    if kept_as and claim.token == kept_as:
+        return True
+    if deletes:
+        return False
     # The row is as a release leaves it, or the next holder found it so: whoever takes over a claim that stands notes its
     # owner.
     as_left = _is_ours(own, claim) and claim.expires_at is None

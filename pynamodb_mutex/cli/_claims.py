@@ -52,6 +52,7 @@ from pynamodb_mutex.cli._output import (
     plain,
     print_json,
     progress,
+    seconds,
     wait_time,
     zone_option,
 )
@@ -152,7 +153,7 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
     if lock.state != FREE:
         since, until = instant(lock.since, zone), instant(lock.until, zone)
-        lines.append(("owner", claim.owner or "-"))
+        lines.append(("owner", claim.holder if claim.is_kept else claim.owner or "-"))
         if since is not None:
             ago = "" if lock.seen_at is None else f" ({_ago(lock, lock.since)})"
             lines.append(("since", _second(since) + ago))
@@ -230,10 +231,10 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
 @range_option
 @click.option(
     "--timeout",
-    type=float,
+    type=seconds,
     callback=wait_time,
     default=FOREVER,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="How long to wait at most; -1, the default, waits for ever.",
 )
 @zone_option
@@ -352,7 +353,7 @@ class _Waiter:
         claim = self._answer.claim
         now = instant(self._locks.store.server_now(read_clock()), zone)
         until = clock_time(instant(claim.expires_at, zone), now)
-        return f"held by {shown_owner(claim.owner)} until {until}"
+        return f"held by {claim.holder} until {until}"
 
     def print_json(self, zone: tzinfo | None, waited: float) -> None:
         """Print the lock as it was read last, and the seconds waited, as JSON."""
@@ -444,7 +445,7 @@ def release(
     else:
         raise Failure(
             f"nothing was broken: that claim has ended meanwhile, and {shown(seen.name)} is now {now.state} "
-            f"by {shown_owner(now.claim.owner)}, fencing token {now.claim.version}"
+            f"by {now.claim.holder}, fencing token {now.claim.version}"
         )
 
 

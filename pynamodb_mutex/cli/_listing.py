@@ -244,7 +244,7 @@ class Change(NamedTuple):
         def name(text: str) -> str:
             return escaped(text) if longest is None else cut(escaped(text), longest)
 
-        owner = name(self.lock.claim.owner or "an unnamed owner")
+        owner = name(self.lock.claim.owner or self.lock.claim.holder)
         said = {
             HELD: f"held by {owner}, fencing token {self.lock.claim.version}",
             FREE: "free",
@@ -257,7 +257,7 @@ class Change(NamedTuple):
         words = said[self.event]
         former = self.before
         if self.event == "taken" and former is not None and former.state != FREE:
-            words += f"; before: {name(former.claim.owner or 'an unnamed owner')}"
+            words += f"; before: {name(former.claim.owner or former.claim.holder)}"
         return f"{name(self.lock.name)}  {words}"
 
 

@@ -286,7 +286,10 @@ class Locks:
             # A table may be shared: a row with another range key is something else. Shown by its hash key alone, it
             # would pass for the lock of that key.
             if self.store.layout.is_the_models(raw):
-                yield self.shown(self._row_of(raw), raw, received)
+                lock = self.shown(self._row_of(raw), raw, received)
+                # a claim that was kept after its release, and has ended, is no news
+                if lock.state != FREE:
+                    yield lock
 
     def was_a_locks(self, lock: Lock) -> bool:
         """Return whether a row belongs to a lock, even if its attributes are invalid: commands change no other rows."""
@@ -325,7 +328,10 @@ class Locks:
         if claim.fault is not None:
             state = INVALID
         elif claim.expires_at is not None:
-            state = HELD if claim.is_held(received, bounds) else ABANDONED
+            # a claim that was kept after its release leaves the lock free, not abandoned
+            state = FREE if claim.is_kept else ABANDONED
+            if claim.is_held(received, bounds):
+                state = HELD
             remaining = 0.0
             if state == HELD and bounds is not None:
                 # As `Bounds.passes`, which decides when waiters take over, but without its margin for the drift of the

@@ -62,6 +62,20 @@ def finite(_: click.Context, __: click.Parameter, value: float | None) -> float 
     return value
 
 
+def seconds(value: Any) -> float:
+    """Return a duration in seconds, which is a number of them, or one with a unit: 50, 50s, 5m, 2h, 1d."""
+    text = str(value)
+    unit = _UNITS.get(text[-1:])
+    try:
+        return float(text) if unit is None else float(text[:-1]) * unit
+    except ValueError:
+        msg = f"{text!r} is no duration, such as 50, 50s, 5m, 2h or 1d"
+        raise click.BadParameter(msg) from None
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
 def wait_time(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     """Check a timeout as a mutex does: -1 waits for ever."""
     try:

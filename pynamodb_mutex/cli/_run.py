@@ -25,6 +25,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from pynamodb_mutex._operations.options import FOREVER, check_duration
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.claim import Claim, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._protocol.waiting_line import label_of
@@ -44,7 +45,7 @@ from pynamodb_mutex.cli._child import (
     has_terminal,
     say,
 )
-from pynamodb_mutex.cli._output import wait_time
+from pynamodb_mutex.cli._output import seconds, wait_time
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.cli._watchdog import Watchdog
 from pynamodb_mutex.exceptions import InvalidKeyError, MutexLostError
@@ -127,7 +128,7 @@ def _duration(
             raise click.BadParameter(str(error), context, parameter) from error
         if value < 0:
             raise click.BadParameter(f"cannot be negative, got {value:g}", context, parameter)
-        if value == 0 and parameter.name == "deadline":
+        if value == 0 and parameter.name != "grace":
             raise click.BadParameter("must be above 0", context, parameter)
     return value
 
@@ -161,9 +162,9 @@ Exit codes:
 )
 @click.option(
     "--timeout",
-    type=float,
+    type=seconds,
     callback=wait_time,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="How long to wait for the lock; -1 waits for ever, the default with --if-locked wait; 0 is the "
     "default with skip and fail.",
 )
@@ -174,25 +175,32 @@ Exit codes:
 )
 @click.option(
     "--lease",
-    type=float,
+    type=seconds,
     default=30.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="How long the lock stays held if this process dies. It is renewed each third of this.",
 )
 @click.option(
+    "--hold-at-least",
+    type=seconds,
+    metavar="DURATION",
+    callback=_duration,
+    help="How long nobody else gets the lock, from when it is acquired, also if the command ends sooner.",
+)
+@click.option(
     "--deadline",
-    type=float,
-    metavar="SECONDS",
+    type=seconds,
+    metavar="DURATION",
     callback=_duration,
     help="How long the command may run; then it is ended, and the exit code is 124.",
 )
 @click.option(
     "--grace",
-    type=float,
+    type=seconds,
     default=10.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     callback=_duration,
     help="How long the command may take to end: from SIGTERM to SIGKILL.",
 )
@@ -212,6 +220,7 @@ def run(
     timeout: float | None,
     fair: bool,
     lease: float,
+    hold_at_least: float | None,
     deadline: float | None,
     grace: float,
     owner: str | None,
@@ -231,7 +240,7 @@ def run(
     \b
     Examples:
       pynamodb-mutex run nightly-report ./report.sh
-      pynamodb-mutex run nightly-report --if-locked skip -- ./report.sh
+      pynamodb-mutex run nightly-report --if-locked skip --hold-at-least 10m -- ./report.sh
       pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
       pynamodb-mutex run deploy --fair -- make deploy
     """
@@ -256,6 +265,7 @@ def run(
                     lease=lease,
                     timeout=timeout,
                     fair=fair,
+                    hold_at_least=hold_at_least,
                     owner=owner or _owner(command[0]),
                     on_lost=lambda _: signals.wake(),
                 ),
@@ -358,7 +368,7 @@ def _under_lock(
         # Not if the command was started. The watchdog ends it after an error of ours, but cannot always: the command
         # may run as another user. So the lock is not released then, and expires with its lease.
         if child is None:
-            _release(mutex, verbose=job.verbose)
+            _release(mutex, verbose=job.verbose, keeps=False)
         raise
     if supervisor.reason is EndReason.LOST:
         return LOST
@@ -379,10 +389,13 @@ def _variables(mutex: ObservedMutex) -> dict[str, str]:
     }
 
 
-def _release(mutex: ObservedMutex, *, verbose: bool) -> bool:
-    """Release the lock, and report what goes wrong; return whether it turned out to be lost."""
+def _release(mutex: ObservedMutex, *, verbose: bool, keeps: bool = True) -> bool:
+    """Release the lock, and report what goes wrong; return whether it turned out to be lost.
+
+    ``--hold-at-least`` counts with ``keeps``: not if the command was never started, as another host may have it.
+    """
     try:
-        mutex.release()
+        run_on_thread.run(current_process(), release(mutex._last("release"), keeps=keeps))
     except MutexLostError as error:
         say(f"the lock was lost while the command ran: {error.loss.value}")
         return True
@@ -439,7 +452,7 @@ def describe(claim: Claim) -> str:
     if claim.expires_at is None:
         # The lock was read as free; since then another process was faster, or our own write has failed so far.
         return "it was free a moment ago"
-    text = f"held by {shown_owner(claim.owner)}"
+    text = f"held by {claim.holder}"
     made = made_at(claim.token)
     if made is not None:
         since = datetime.fromtimestamp(made, tz=timezone.utc)

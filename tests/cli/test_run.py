@@ -1,6 +1,7 @@
 """``run``: the lock, the command and its environment, signals, the end of the command, and exit codes."""
 
 import fcntl
+import json
 import math
 import os
 import select
@@ -15,7 +16,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from command_line import COMMAND, change, cli, entry, run_here
+from command_line import COMMAND, change, cli, entry, json_of, run_here
 from processes import is_there
 from two_clients import Elsewhere
 from waits import LONG, until
@@ -25,10 +26,10 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._operations import release
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim
-from pynamodb_mutex.cli import _run, _watchdog
+from pynamodb_mutex.cli import _output, _run, _watchdog
 from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.cli._watchdog import Watchdog
-from pynamodb_mutex.testing import held_elsewhere
+from pynamodb_mutex.testing import expire, held_elsewhere
 
 pytestmark = [
     pytest.mark.real("embedded"),
@@ -645,3 +646,42 @@ def test_at_a_terminal_a_signal_ends_the_command_alone(table, spawn, number):
         assert process.end()[0] == 128 + signal.SIGTERM
         assert not LockItem.get("k", consistent_read=True).is_held
     until(lambda: not is_there(pid))  # after SIGKILL the watchdog ends it
+
+
+# -- hold at least ---------------------------------------------------------------------------------
+
+
+def test_lock_is_held_at_least_for_a_time(table):
+    run_here("k", "--hold-at-least", "1h", "--", "true", code=0)
+    assert run_here("k", "--if-locked", "skip", "--", "false", code=0).stderr == ""
+    said = run_here("k", "--if-locked", "fail", "--", "false", code=75).stderr
+    assert "is locked: held by nobody (released, and kept by hold_at_least) since" in said
+    assert json_of("show", "k")["state"] == "held"
+    assert "nobody (released, and kept by hold_at_least)" in cli("show", "k").stdout
+    assert [each["owner"] for each in json.loads(cli("ls", "--json").stdout)] == [None]
+    expire("k")
+    assert json_of("show", "k")["state"] == "free"
+    assert "no lock is held" in cli("ls").stderr
+    assert Mutex.for_key("k", model=Elsewhere).acquire(blocking=False)
+
+
+def test_command_that_cannot_be_started_keeps_nothing(table, monkeypatch):
+    def refuse(self):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Watchdog, "__init__", refuse)
+    run_here("k", "--hold-at-least", "1h", "--", "true", code=126)
+    assert Mutex.for_key("k", model=Elsewhere).acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("50", 50), ("0.5", 0.5), ("50s", 50), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1.5m", 90)],
+)
+def test_durations(text, seconds):
+    assert _output.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "5x", "5 weeks", "1h30m", "0", "-1", "inf", "nan"])
+def test_what_is_no_duration_is_refused(text):
+    assert run_here("k", "--hold-at-least", text, "--", "true", code=2).stderr

@@ -69,7 +69,7 @@ class _Unawaited:
         raise TypeError(f"{self.__name__}() has no truth value: await it")
 
 
-def _to_be_awaited(function: Callable[P, R]) -> Callable[P, R]:
+def to_be_awaited(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a coroutine function whose result has a truth value, which its coroutines must not have."""
 
     @functools.wraps(function)
@@ -128,11 +128,17 @@ class AsyncLock(Handle[Any], Generic[L]):
 
     # -- calls --------------------------------------------------------------------------------------
 
-    @_to_be_awaited
+    @to_be_awaited
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
+        return await self._acquire(blocking, timeout)
+
+    async def _acquire(self, blocking: bool, timeout: float | None, force: bool = False) -> bool:
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
+        if force:
+            check_bool("force", force)
+            attempt.by_force()
         operation = lock._acquiring(attempt, who)
         # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
         # caller gets CancelledError and will never release, so the runner does.

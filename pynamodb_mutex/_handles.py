@@ -19,7 +19,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
-from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
+from pynamodb_mutex._operations.options import Made, check_at_least, check_bool, check_lease
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.renew import ensure_held, renew
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
@@ -383,9 +383,12 @@ class Lock(Handle[H]):
 
     # -- calls --------------------------------------------------------------------------------------
 
-    def _acquire(self, blocking: bool, timeout: float | None) -> bool:
+    def _acquire(self, blocking: bool, timeout: float | None, force: bool = False) -> bool:
         who = caller()
         attempt = self._attempt(who, self._options.patience(blocking, timeout), blocks=True)
+        if force:
+            check_bool("force", force)
+            attempt.by_force()
         return run(attempt.shared, self._acquiring(attempt, who)) is not None
 
     def release(self) -> None:

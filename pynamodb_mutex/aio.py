@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pynamodb.models import Model
 
-from pynamodb_mutex._async_handles import AsyncLock, AsyncTransaction
+from pynamodb_mutex._async_handles import AsyncLock, AsyncTransaction, to_be_awaited
 from pynamodb_mutex._handles import HandleOfOne
 from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import check_options
@@ -146,6 +146,13 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         """Number of waiters in line before the latest call of ``acquire``: see `pynamodb_mutex.Mutex.position`."""
         position: int | None = self._lock.position
         return position
+
+    @to_be_awaited
+    async def acquire(
+        self, blocking: bool = True, timeout: float | None = None, *, force: bool = False
+    ) -> bool:
+        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
+        return await self._acquire(blocking, timeout, force)
 
     @classmethod
     async def attach(

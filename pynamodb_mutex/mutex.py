@@ -287,12 +287,18 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
         return AnyOf._of(unique, f"any of {first}{more}", model, options)
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    def acquire(
+        self, blocking: bool = True, timeout: float | None = None, *, force: bool = False
+    ) -> bool:
         """Acquire the lock.
 
         Args:
             blocking: Wait for the lock; otherwise try once.
             timeout: Seconds to wait, -1 for ever; None for the mutex's own timeout.
+            force: Take the place of the holder, also of one that lives: its claim is broken by the write that acquires the
+                lock, and it learns the loss, with the cause FORCED, at its next request. Only the claim is broken that
+                this call found first; if yet another holder was faster, this waits for that one. Not guaranteed: that the
+                displaced holder's work outside DynamoDB has ended.
 
         Returns:
             Whether the lock was acquired. False only if DynamoDB said that another holder has it.
@@ -303,6 +309,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 the lock, which is renewed without end, by another mutex, or because it would block the event
                 loop of a task that so holds the lock, or is before it in line. (With a timeout, the latter
                 emits a RuntimeWarning.)
+            TypeError: For ``force`` with a lock on any of several keys, such as a semaphore.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
@@ -311,7 +318,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 never answered this process.
             pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
-        return self._acquire(blocking, timeout)
+        return self._acquire(blocking, timeout, force)
 
     def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options

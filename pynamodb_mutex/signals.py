@@ -85,6 +85,7 @@ class Acquired(_OfAHold):
             its locks.
         abandoned: Whether the previous holder never released the lock.
         abandoned_by: Label of that holder, or None.
+        forced: Whether the lock was taken by force from another holder.
         lease: Seconds until the claim expires unless renewed.
         expires_at: End of the claim, in seconds of DynamoDB's time since the epoch.
     """
@@ -93,6 +94,7 @@ class Acquired(_OfAHold):
     attempts: int
     abandoned: bool
     abandoned_by: str | None
+    forced: bool
     lease: float
     expires_at: float
 

@@ -33,7 +33,7 @@ from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol import waiting_line
-from pynamodb_mutex._protocol.claim import Claim, OwnClaim, Term
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, OwnClaim, Term
 from pynamodb_mutex._protocol.outcome import Verdict
 from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 from pynamodb_mutex._protocol.waiting_line import Take, WaitingLine
@@ -278,6 +278,19 @@ def force_breaks_any() -> Patches:
     return [patch.object(Requests, "force", property(force))]
 
 
+def force_takes_any() -> Patches:
+    """An acquire by force takes the place of any claim that is in the row, not only of the one that it has seen."""
+    hand_over = Store.hand_over
+
+    def take(self: Store, key: Any, before: Any, own: Any, values: Any) -> Request:
+        if not own.token.startswith(FORCED_MARK):
+            return hand_over(self, key, before, own, values)
+        template = self.requests._passed_on(self.layout.has_claim)["data" in values]
+        return self.update(template, key, {**values, "token": own.token})
+
+    return [patch.object(Store, "hand_over", take)]
+
+
 def kept_is_renewed() -> Patches:
     """A claim that is kept after its release keeps its token, and so a late renewal moves its end."""
 
@@ -475,6 +488,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         held_is_a_flag,
         unknown_is_no,
         force_breaks_any,
+        force_takes_any,
         kept_is_renewed,
         kept_by_own_clock,
         kept_is_handed_over,

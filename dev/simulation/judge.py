@@ -176,10 +176,9 @@ class Judge(Observer):
 
     def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
         """Check a change of the claim in a row: who may begin, extend or end it."""
-        if (new.token or "").startswith(FORCED_MARK) and old.token is not None:
-            if new.token != old.token:
-                self._broken.add(old.token)
-                self._check_forced(process, place, old.token)
+        is_forced = (new.token or "").startswith(FORCED_MARK)
+        if is_forced and old.token is not None and new.token != old.token:
+            self._forced(process, place, old, new)
             return
         if new.is_kept and old.token is not None and (new.token, new.end) != (old.token, old.end):
             self._kept(process, place, old, new)
@@ -391,6 +390,17 @@ class Judge(Observer):
             waiter = self._waiters[entry]
             if waiter.lives and waiter not in self._failures:
                 self.fail(f"order: {waiter.name} left {entry} in line for {place}")
+
+    def _forced(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+        """Check a claim that is broken by force, and the one that takes its place if there is one."""
+        self._broken.add(old.token or "")
+        self._check_forced(process, place, old.token or "")
+        if new.end is None:
+            return
+        self._owners[new.token or ""] = process
+        if old.end is None or new.version <= old.version:
+            self.fail(f"I5: {process.name} took {place} by force, and broke no claim")
+        self._versions[place] = new.version
 
     def _check_forced(self, process: Process, place: Place, broken: str) -> None:
         """Check that force breaks only the claim that it saw: its request carries that claim's token.

@@ -493,6 +493,22 @@ class Client:
         with Mutex.for_key(self._key(), model=Lock, **options):
             self._pause()
 
+    def lock_by_force(self) -> None:
+        """Lock one key or row, and break the claim of whoever holds it."""
+        options = {**self._options(), "fair": self._rng.random() < 0.3}
+        mutex = Mutex.for_key(self._key(), model=Lock, **options)
+        if self._rng.random() < 0.3:
+            del options["fair"]
+            mutex = self._rng.choice((Account, Ledger)).locked(self._row(), **options)
+        if mutex.acquire(force=self._rng.random() < 0.7):
+            try:
+                self._work(
+                    mutex,
+                    guarded=mutex._options.model is Lock and mutex.key in self._schedule._keys,
+                )
+            finally:
+                mutex.release()
+
     def lock_fair(self) -> None:
         """Lock in the order of arrival: one key, one whose row is deleted on release, or a row of another table."""
         rng, options = self._rng, {**self._options(), "fair": True}

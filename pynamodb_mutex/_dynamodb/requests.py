@@ -214,7 +214,10 @@ class Requests:
         return self._leaves[place]
 
     def hand_over(self, *, data: bool) -> Template:
-        """Hand our claim over to another acquisition of this process, in place of release, poll and acquire."""
+        """Hand our claim over to another acquisition of this process, in place of release, poll and acquire.
+
+        Or take by force the place of another's claim, the one that was seen.
+        """
         return self._hand_overs[data]
 
     @Once

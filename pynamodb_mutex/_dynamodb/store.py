@@ -167,8 +167,8 @@ class Store:
         return {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
 
     @staticmethod
-    def mine(own: OwnClaim) -> dict[str, Any]:
-        """Serialise what identifies our claim: token and version."""
+    def mine(own: OwnClaim | Claim) -> dict[str, Any]:
+        """Serialise what identifies a claim, as a rule ours: token and version."""
         return {"mine": own.token, "version": str(own.version)}
 
     def ending(self, now: float, end: float | None = None) -> dict[str, str]:
@@ -272,6 +272,13 @@ class Store:
         # rounded up: see `HeldClaim.propose_renewal`
         values = {"end": seconds(end), "lease": seconds(rest + 0.0005), "ttl": self.ttl(end)}
         return self.update(self.requests.keep, key, {**self.mine(own), **values, "token": token})
+
+    def hand_over(
+        self, key: RawItem, before: OwnClaim | Claim, own: OwnClaim, values: dict[str, Any]
+    ) -> Request:
+        """Return the request that puts our claim in the place of another one, however often that was renewed."""
+        template = self.requests.hand_over(data="data" in values)
+        return self.update(template, key, {**values, **self.mine(before), "token": own.token})
 
     def force(self, key: RawItem, seen: Claim, token: str, now: float) -> Request:
         """Return the request that breaks the claim that was seen, and writes a token that no holder has."""

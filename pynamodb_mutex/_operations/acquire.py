@@ -19,14 +19,14 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
-from pynamodb_mutex._operations.events import Delivery, contended, not_acquired
+from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
-from pynamodb_mutex._operations.release import disown, release
+from pynamodb_mutex._operations.release import disown, note_broken, release
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._protocol.claim import TOO_SHORT, ObservedClaim, OwnClaim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, TOO_SHORT, ObservedClaim, OwnClaim
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import shows_acquisition
 from pynamodb_mutex._protocol.schedule import poll_at_end
@@ -67,6 +67,8 @@ class Attempt(ABC, Generic[H]):
         self._deadline = math.inf
         self._since = math.inf
         self._contended = False
+        # what is tried before all else: to take the lock by force
+        self._first: Callable[[], Operation[H | None]] | None = None
 
     def run(self, note: Callable[[H], object]) -> Operation[H | None]:
         """Acquire and emit the outcome; return what is held, or None if it was not free in time.
@@ -76,7 +78,9 @@ class Attempt(ABC, Generic[H]):
         """
         self.begin()
         try:
-            held = yield from self._once() if self._patience == 0 else self._in_line()
+            held = None if self._first is None else (yield from self._first())
+            if held is None:
+                held = yield from self._once() if self._patience == 0 else self._in_line()
             if held is not None:
                 note(held)
                 claims = held.claims
@@ -151,6 +155,7 @@ class Acquisition(Attempt[HeldClaim]):
     Attributes:
         contender: The contender that asks for the lock.
         observed: The claim in the way, as this attempt has seen it.
+        displaced: The claim whose place this attempt has taken by force; None if there is none.
     """
 
     def __init__(
@@ -168,6 +173,7 @@ class Acquisition(Attempt[HeldClaim]):
         self.observed = ObservedClaim()
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
+        self.displaced: Claim | None = None
         # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
         self._undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
@@ -181,6 +187,10 @@ class Acquisition(Attempt[HeldClaim]):
     def _reported(self) -> Sequence[Contender]:
         return (self.blocker.contender,)
 
+    def by_force(self) -> None:
+        """Break the claim that is in the row when this attempt begins."""
+        self._first = self._by_force
+
     @property
     def blocker(self) -> Acquisition:
         """The attempt at the lock that will be free first; this one, unless several keys would do."""
@@ -190,6 +200,14 @@ class Acquisition(Attempt[HeldClaim]):
     def holder(self) -> Claim | None:
         """The claim that was in the way last; None if none was seen."""
         return claim_in_the_way(self.observed, self.contender)
+
+    def _by_force(self) -> Operation[HeldClaim | None]:
+        """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
+        claim = yield from self.poll()
+        seen = self.observed.claim
+        if claim is None and seen is not None and seen.expires_at is not None:
+            claim = yield from self.take(seen)
+        return claim
 
     def _in_line(self) -> Operation[HeldClaim | None]:
         """Wait for the lock in the local queue; return None if it was not free in time.
@@ -316,7 +334,8 @@ class Acquisition(Attempt[HeldClaim]):
             contender.options.lease, shared.now
         )
         local = contender.key_queue.holder
-        held_here = local is not None and local.held_at(shared.now)
+        # By force the first poll is a write in any case: a read may be stale, and show the holder before this one.
+        held_here = local is not None and local.held_at(shared.now) and self._first is None
         waits = not seen or shared.now < self.free_at
         # Other processes hold the lock for short times, and one of them acquires it between our read and our write,
         # each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes hands.
@@ -354,17 +373,27 @@ class Acquisition(Attempt[HeldClaim]):
             )
         )
 
-    def take(self) -> Operation[HeldClaim | None]:
-        """Send the acquiring write; return None if another holds the lock."""
+    def take(self, seen: Claim | None = None) -> Operation[HeldClaim | None]:
+        """Send the acquiring write; return None if another holds the lock.
+
+        Args:
+            seen: The claim to break, and no later one; None for the lock only if it is free.
+        """
         contender, shared, store = self.contender, self.shared, self.contender.store
         lease = contender.options.lease
-        own = OwnClaim(shared.new_token(store), lease)
+        # The mark shows the displaced holder why its claim is gone. Only if there was one: it takes a claim with the mark and
+        # the version after its own as proof that no release of its own was applied before.
+        mark = "" if seen is None else FORCED_MARK
+        own = OwnClaim(mark + shared.new_token(store), lease)
         attempts = Attempts()
 
         def build() -> Request:
             self.requests.count += 1
             end, granted = own.propose(shared.now, store.bounds, lease)
-            return self._request(own, contender.values(granted, end), shared.now)
+            values = contender.values(granted, end)
+            if seen is not None:
+                return store.hand_over(contender.options.row, seen, own, values)
+            return self._request(own, values, shared.now)
 
         def accept(answer: Answer) -> Failure | None:
             if answer.applied and answer.claim.token != own.token:
@@ -396,6 +425,11 @@ class Acquisition(Attempt[HeldClaim]):
         sent = min(attempts.first_sent, answer.sent)
         claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
         self._undo[-1] = partial(take_back, claim)
+        if seen is not None:
+            self.displaced = seen
+            note_broken(contender.key_queue, seen, answer.claim)
+            text, values = "%s taken by force from %s", (shown(contender.key), seen.holder)
+            shared.emit(Log("warning", text, values, claim.log_fields))
         failure = yield from renew_if_short(claim)
         if claim.stands_at(shared.now):
             claim.begin()

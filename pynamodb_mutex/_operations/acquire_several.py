@@ -491,6 +491,14 @@ class AcquisitionOfAny(Acquisition):
         self._attempts = [Acquisition(each, patience, self) for each in contender.each.values()]
         self._polled = False
 
+    def by_force(self) -> None:
+        """Refuse: it is not clear which claim to break.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("force=True is for the lock of one key, not for any of several")
+
     def begin(self) -> None:
         """Start to count the patience, also in the attempts at the single locks."""
         super().begin()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._operations.states import STANDING, TRANSITIONS, Belief, Change, State
-from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
 from pynamodb_mutex._protocol.schedule import (
@@ -594,6 +594,7 @@ class HeldClaim(Held):
             attempts=attempts,
             abandoned=bool(self.abandoned_by),
             abandoned_by=self.abandoned_by or None,
+            forced=self.own.token.startswith(FORCED_MARK),
             lease=self.options.lease,
             expires_at=self.own.expires_at,
         )

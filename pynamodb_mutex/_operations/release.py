@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import Held
     from pynamodb_mutex._operations.local_queue import Turn
-    from pynamodb_mutex._operations.shared import Shared
+    from pynamodb_mutex._operations.shared import Queue, Shared
+    from pynamodb_mutex._protocol.claim import Claim
 
 
 def release(held: Held, *, keeps: bool = True) -> Operation[None]:
@@ -304,10 +305,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
 
     def build() -> Request:
         end, lease = own.propose(shared.now, store.bounds, contender.options.lease)
-        values: dict[str, Any] = contender.values(lease, end)
-        values |= {**store.mine(claim.own), "token": own.token}
-        template = store.requests.hand_over(data="data" in values)
-        return store.update(template, claim.options.row, values)
+        return store.hand_over(claim.options.row, claim.own, own, contender.values(lease, end))
 
     granted = False
     successor: HeldClaim | None = None
@@ -424,9 +422,20 @@ def break_seen(
     # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
     if not answer.applied and answer.claim.token != broken_by:
         return answer
-    # A holder in this process learns it now, and not only when its next renewal is refused. With the answer, so that of
-    # several locks, which are all lost with this one, an error names this key.
-    claim: HeldClaim | None = shared.queue(store, lock_name(store.model, key, row)).holder
-    if claim is not None and claim.own.token == seen.token:
-        claim.lose(Loss.FORCED, answer.claim)
+    note_broken(shared.queue(store, lock_name(store.model, key, row)), seen, answer.claim)
     return None
+
+
+def note_broken(queue: Queue, seen: Claim, row: Claim) -> None:
+    """Let a holder in this process know that its claim was broken by force.
+
+    Args:
+        queue: The local queue of the key.
+        seen: The claim that was broken.
+        row: The claim that the row shows since.
+    """
+    # It learns it now, and not only when its next renewal is refused. With the row, so that of several locks, which are
+    # all lost with this one, an error names this key.
+    claim: HeldClaim | None = queue.holder
+    if claim is not None and claim.own.token == seen.token:
+        claim.lose(Loss.FORCED, row)

@@ -174,6 +174,12 @@ Exit codes:
     help="Wait in line: the lock is acquired in the order of arrival, among all that wait like this.",
 )
 @click.option(
+    "--force",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Take the lock from its holder, if there is one, without a question.",
+)
+@click.option(
     "--lease",
     type=seconds,
     default=30.0,
@@ -219,6 +225,7 @@ def run(
     if_locked: str,
     timeout: float | None,
     fair: bool,
+    force: bool,
     lease: float,
     hold_at_least: float | None,
     deadline: float | None,
@@ -243,6 +250,7 @@ def run(
       pynamodb-mutex run nightly-report --if-locked skip --hold-at-least 10m -- ./report.sh
       pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
       pynamodb-mutex run deploy --fair -- make deploy
+      pynamodb-mutex run deploy --force -- make rollback
     """
     if not hasattr(os, "posix_spawn"):
         raise Failure("run needs a POSIX system: it sends signals")
@@ -273,7 +281,7 @@ def run(
         except (InvalidKeyError, ValueError) as error:
             raise click.UsageError(str(error), context) from error
         try:
-            if acquire(mutex, signals, verbose=verbose):
+            if acquire(mutex, signals, verbose=verbose, force=force):
                 code = _under_lock(job, mutex, place.environment, signals)
             else:
                 code = _not_free(mutex, timeout, skip=if_locked == "skip", verbose=verbose)
@@ -475,7 +483,7 @@ def wait_or_raise(signals: Signals, seconds: float = 0.0) -> None:
             raise InterruptedWaitError(number)
 
 
-def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
+def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool, force: bool = False) -> bool:
     """Acquire a lock; return whether this succeeded in time.
 
     On a terminal a line that is updated shows the holder, the time waited and the place in line. Elsewhere a
@@ -487,6 +495,7 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
         signals: Receives the signals that end the wait. One that arrives during a request takes effect after the
             answer.
         verbose: Print the line at once, and on a terminal too.
+        force: Take the lock from its holder, and print who that was.
 
     Raises:
         InterruptedWaitError: When a signal arrived. Then nothing is held.
@@ -497,10 +506,14 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
     sleeper = _WaitSleeper(mutex, signals, verbose=verbose)
     who = caller()
     attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
+    if force:
+        attempt.by_force()
     try:
         claim = run_on_thread.run(current_process(), mutex._acquiring(attempt, who), sleeper)
     finally:
         sleeper.stop()
+    if attempt.displaced is not None:
+        say(f"took {shown(mutex.key)} by force: {describe(attempt.displaced)}")
     return claim is not None
 
 

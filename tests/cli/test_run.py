@@ -174,7 +174,7 @@ def test_if_locked(table, options, code, says):
 
 def test_a_holder_without_a_name_and_a_lock_that_was_free(table):
     with held_elsewhere("k"):
-        LockItem.get("k").update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
+        LockItem.get("k").update([LockItem.token.set("made by hand"), LockItem.owner.set("")])
         done = run_here("k", "--if-locked", "fail", "--", "true")
     assert done.stderr == f"{SAYS}'k' is locked: held by an unnamed owner\n"
     # read as free, and acquired by another process before this one's write
@@ -663,6 +663,15 @@ def test_lock_is_held_at_least_for_a_time(table):
     assert json_of("show", "k")["state"] == "free"
     assert "no lock is held" in cli("ls").stderr
     assert Mutex.for_key("k", model=Elsewhere).acquire(blocking=False)
+
+
+def test_lock_is_taken_by_force_and_its_holder_is_named(table, monkeypatch):
+    monkeypatch.setenv("PYNAMODB_MUTEX_RUN_FORCE", "1")
+    with held_elsewhere("k", owner="other"):
+        run_here("k", "--if-locked", "fail", "--", "true", code=75)
+        done = run_here("k", "--force", "--if-locked", "fail", "--", "true", code=0)
+    assert done.stderr.startswith(f"{SAYS}took 'k' by force: held by 'other' since 20")
+    assert run_here("k", "--force", "--", "true", code=0).stderr == ""
 
 
 def test_command_that_cannot_be_started_keeps_nothing(table, monkeypatch):

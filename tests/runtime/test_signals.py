@@ -66,7 +66,7 @@ def test_acquired_and_released_show_all_there_is(scene, heard):
         time.sleep(3)
         with mutex:  # which is no acquisition
             pass
-    acquired = about(mutex, attempts=1, abandoned=False, abandoned_by=None, lease=20)
+    acquired = about(mutex, attempts=1, abandoned=False, abandoned_by=None, forced=False, lease=20)
     acquired |= {"expires_at": end, "waited": pytest.approx(0.25)}
     released = about(mutex, error=None, held_for=pytest.approx(3))
     assert heard.events == [

@@ -92,7 +92,7 @@ async def test_call_that_is_not_awaited_has_no_truth_value_and_is_a_coroutine_ot
     # a mock of it is awaited, too, where Python can be told
     assert inspect.iscoroutinefunction(mutex.acquire) is (sys.version_info >= (3, 12))
     task = asyncio.create_task(mutex.acquire())
-    assert "coro=<AsyncLock.acquire() running at " in repr(task)
+    assert "coro=<AsyncMutex.acquire() running at " in repr(task)
     assert await task is True
     assert await asyncio.gather(mutex.locked(), scene.async_mutex().acquire(False)) == [True, False]
     await mutex.release()

@@ -152,11 +152,14 @@ class AsyncLock(Handle[Any], Generic[L]):
 
     async def release(self) -> None:
         """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
+        await self._release()
+
+    async def _release(self, data: str | None = None) -> None:
         # First: the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it runs. It would
         # then run while the request below is awaited, and cancel a task that has left the lock.
         held = self._lock._current("release")
         self._end_holding(held)
-        await self._end(release(held), sys.exc_info()[1])
+        await self._end(release(held, data=data), sys.exc_info()[1])
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""

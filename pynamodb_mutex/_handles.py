@@ -216,7 +216,7 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def data(self) -> Any:
-        """The payload in the row, as of the acquisition or the last `save_data`; None if there is none.
+        """The payload in the row, as of the acquisition or the last call that wrote one; None if there is none.
 
         Raises:
             InvalidRowError: If what another program wrote there is not JSON.

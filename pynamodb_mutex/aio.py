@@ -219,6 +219,14 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         claim = yield from lock._attaching(read, blocks=False)
         yield from release(claim)
 
+    async def release(self, *, data: Any = None) -> None:
+        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
+        await self._release(None if data is None else self._lock._payload("release", data))
+
+    async def renew(self, lease: float | None = None, *, data: Any = None) -> None:
+        """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
+        await self._run(self._lock._renewing(lease, data))
+
     async def save_data(self, data: Any) -> None:
         """Write the payload into the row, guarded: see `~pynamodb_mutex.Mutex.save_data`."""
         await self._run(self._lock._saving_data(data))

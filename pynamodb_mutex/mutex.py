@@ -22,7 +22,7 @@ from pynamodb_mutex._operations.options import (
     check_several,
     made,
 )
-from pynamodb_mutex._operations.release import force
+from pynamodb_mutex._operations.release import force, release
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._runtime.callers import caller
@@ -435,6 +435,82 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         from pynamodb_mutex._operations.attach import detach  # noqa: PLC0415 - seldom needed
 
         return detach(self._current("detach"), lease, self._raw_key)
+
+    def release(self, *, data: Any = None) -> None:
+        """Release the lock.
+
+        In a signal handler or finaliser that interrupted a step of this library on the same thread, the
+        lock is released right after that step, and errors are logged.
+
+        Args:
+            data: JSON payload, written by the same request; None leaves the stored one. If the lock is handed over to a thread
+                of this process that has ``data`` of its own, that is written instead.
+
+        Raises:
+            MutexLostError: If it had been lost. The payload is not written then.
+            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by
+                the parent of this forked process.
+            MutexAlreadyHeldError: For data, if this thread or task has acquired a reentrant lock more than once.
+            MutexError: For data with ``delete_on_release``.
+            TypeError: For data that is not JSON, or with the lock of a row that has no ``lock_model``.
+            ValueError: For NaN or infinity in the data, or if it is over 400 KB.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
+                its lease. UpdateError or, with ``delete_on_release``, DeleteError.
+        """
+        held = self._current("release")
+        serialized = None if data is None else self._payload("release", data)
+        run(current_process(), release(held, data=serialized), may_be_deferred=True)
+
+    def renew(self, lease: float | None = None, *, data: Any = None) -> None:
+        """Renew now, by one request. The new end counts from now and is never before the old one.
+
+        An expired lock is won back if nobody has acquired it since; not with data.
+
+        Args:
+            lease: Seconds, for this renewal alone; the lock's own lease by default.
+            data: JSON payload, written by the same request as `save_data` does; None leaves the stored one.
+
+        Raises:
+            MutexLostError: If the lock is lost; ``applied`` says whether data was written.
+            MutexNotHeldError: If it is not held here.
+            MutexError: For data with ``delete_on_release``.
+            TypeError: For data that is not JSON, or with the lock of a row that has no ``lock_model``.
+            ValueError: For NaN or infinity in the data, or if it is over 400 KB.
+            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached until the lease ends. It is unknown then
+                whether data was written.
+        """
+        run(current_process(), self._renewing(lease, data))
+
+    def _renewing(self, lease: float | None, data: Any = None) -> Operation[None]:
+        if data is None:
+            return super()._renewing(lease)
+        from pynamodb_mutex._operations.guarded_write import save_data  # noqa: PLC0415 - as below
+
+        serialized = self._payload("renew", data)
+        return save_data(
+            self._current("renew"),
+            serialized,
+            self._options.lease if lease is None else check_lease(lease),
+        )
+
+    def _payload(self, what: str, data: Any) -> str | None:
+        """Return a payload that a call writes with its request, serialised.
+
+        Args:
+            what: Name of the call, for messages.
+            data: The payload.
+        """
+        claim, options = self._current(what), self._options
+        if not issubclass(options.model, LockItem):
+            msg = f"{what}: data needs a lock_model: the lock of {shown(claim.key)} stands in the row itself"
+            raise TypeError(msg)
+        if options.delete_on_release:
+            msg = f"{what}: no data with delete_on_release, which deletes it with the row"
+            raise MutexError(msg, key=claim.key)
+        if what == "release" and claim.depth > 1:
+            msg = f"release: {shown(claim.key)} was acquired {claim.depth} times: only the last release takes data"
+            raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
+        return serialize_data(options.model, data)
 
     def save_data(self, data: Any) -> None:
         """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.

@@ -294,13 +294,10 @@ def force_takes_any() -> Patches:
 def kept_is_renewed() -> Patches:
     """A claim that is kept after its release keeps its token, and so a late renewal moves its end."""
 
-    def keep(self: Requests) -> Any:
-        layout = self._layout
-        return self._template(
-            [layout.owner.remove(), *self._new_end()], layout.mine() & layout.has_claim
-        )
+    def keeping(self: Requests) -> Any:
+        return [self._layout.owner.remove(), *self._new_end()]
 
-    return [patch.object(Requests, "keep", property(keep))]
+    return [patch.object(Requests, "_keeping", keeping)]
 
 
 def kept_by_own_clock() -> Patches:
@@ -308,10 +305,10 @@ def kept_by_own_clock() -> Patches:
     keep = Store.keep
 
     def by_own_clock(self: Store, key: Any, own: Any, *args: Any) -> Any:
-        token, now, rest = args
+        values, now, rest = args
         # up to 10 s wrong, another time in each acquisition
         wrong = int(own.token[-2:], 16) / 12.8 - 10
-        return keep(self, key, own, token, now, max(rest + wrong, 0.001))
+        return keep(self, key, own, values, now, max(rest + wrong, 0.001))
 
     return [patch.object(Store, "keep", by_own_clock)]
 

@@ -493,6 +493,20 @@ class Client:
         with Mutex.for_key(self._key(), model=Lock, **options):
             self._pause()
 
+    def lock_and_record(self) -> None:
+        """Lock one key, write its payload with renewals and other writes, and with the release."""
+        rng, hold = self._rng, self._rng.choice((None, None, 5.0))
+        with Mutex.for_key(self._key(), model=Lock, hold_at_least=hold, **self._options()) as mutex:
+            for _ in range(rng.randrange(4)):
+                number = self._number()
+                with self._reporting(number):
+                    if rng.random() < 0.6:
+                        mutex.renew(rng.choice((None, 2.0)), data=number)
+                    else:
+                        mutex.save_data(number)
+                self._pause()
+            mutex.release(data=self._number())
+
     def lock_by_force(self) -> None:
         """Lock one key or row, and break the claim of whoever holds it."""
         options = {**self._options(), "fair": self._rng.random() < 0.3}

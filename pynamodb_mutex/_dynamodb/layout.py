@@ -337,6 +337,11 @@ class Layout:
         """Return the action that counts a guarded write."""
         return self.writes.set(value("N", "next"))
 
+    def recorded(self) -> Action:
+        """Return the action that writes the caller's payload."""
+        recorded: Action = self.data_attribute.set(slot(self.data_attribute.attr_type, "data"))
+        return recorded
+
     def ends_before(self, value: Given = slot) -> Condition:
         """Return the condition that the claim ends before the new end: an end is only ever moved later."""
         # Renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until 110. If
@@ -427,7 +432,7 @@ class Layout:
             *self.dated(),
         ]
         if data and self.data_attribute is not None:
-            actions.append(self.data_attribute.set(slot(self.data_attribute.attr_type, "data")))
+            actions.append(self.recorded())
         return actions
 
     # -- attributes of whole rows ---------------------------------------------------------------

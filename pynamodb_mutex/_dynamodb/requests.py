@@ -274,16 +274,26 @@ class Requests:
     @Once
     def release(self) -> Template:
         """End our claim and leave the tombstone. Refused if the claim has ended before."""
-        layout = self._layout
-        # With `has_claim`, a retry is refused if an earlier attempt was applied. Otherwise it would be applied again,
-        # and the lock would seem to be free for less time than it is.
-        return self._template(layout.ending(), layout.mine() & layout.has_claim)
+        return self._ended(self._layout.ending())
+
+    @Once
+    def release_with_data(self) -> Template:
+        """End our claim in the same way, and write the caller's payload."""
+        return self._ended([*self._layout.ending(), self._layout.recorded()])
 
     @Once
     def keep(self) -> Template:
         """End our claim, and put one in its place that nobody holds. Refused if our claim has ended before."""
+        return self._ended(self._keeping())
+
+    @Once
+    def keep_with_data(self) -> Template:
+        """Put a claim that nobody holds in place of ours, and write the caller's payload."""
+        return self._ended([*self._keeping(), self._layout.recorded()])
+
+    def _keeping(self) -> list[Action]:
         layout = self._layout
-        actions = [
+        return [
             # Another token, so that our late renewals and guarded writes are refused: nothing moves the end of this claim.
             layout.token.set(slot("S", "token")),
             # If this write is applied, its answer is lost, and force breaks the kept claim, then the repeat finds a forced
@@ -293,7 +303,11 @@ class Requests:
             layout.owner.remove(),
             *self._new_end(),
         ]
-        return self._template(actions, layout.mine() & layout.has_claim)
+
+    def _ended(self, actions: list[Action]) -> Template:
+        # With `has_claim`, a retry is refused if an earlier attempt was applied. Otherwise it would be applied again,
+        # and the lock would seem to be free for less time than it is.
+        return self._template(actions, self._layout.mine() & self._layout.has_claim)
 
     @Once
     def delete(self) -> Template:
@@ -380,13 +394,14 @@ class Requests:
     def save_data(self) -> Template:
         """Write the caller's payload, as a guarded write."""
         layout = self._layout
-        return self._template(
-            [
-                layout.counted(),
-                layout.data_attribute.set(slot(layout.data_attribute.attr_type, "data")),
-            ],
-            layout.guarding(),
-        )
+        return self._template([layout.counted(), layout.recorded()], layout.guarding())
+
+    @Once
+    def renew_with_data(self) -> Template:
+        """Write the caller's payload as a guarded write, and move the end of our claim to a later time."""
+        layout = self._layout
+        actions = [layout.counted(), layout.recorded(), *self._new_end()]
+        return self._template(actions, layout.guarding() & layout.ends_before())
 
     @Once
     def clear_data(self) -> Template:

@@ -259,19 +259,33 @@ class Store:
         values = {"entry": entry, "free_since": seconds(self._highest(now))}
         return self.update(self.requests.leave(place), key, values)
 
-    def release(self, key: RawItem, own: OwnClaim, now: float, *, delete: bool) -> Request:
+    def release(
+        self, key: RawItem, own: OwnClaim, now: float, *, delete: bool, data: dict[str, str]
+    ) -> Request:
         """Return the request that ends our claim, and leaves the tombstone or deletes the row."""
         if delete:
             return Request(self, "DeleteItem", self.requests.delete.fill(key, self.mine(own)))
         values = self.mine(own) | self.ending(now)
-        return self.update(self.requests.release, key, values)
+        template = self.requests.release_with_data if data else self.requests.release
+        return self.update(template, key, values | data)
 
-    def keep(self, key: RawItem, own: OwnClaim, token: str, now: float, rest: float) -> Request:
-        """Return the request that ends our claim, and puts one that nobody holds in its place, for some seconds."""
+    def keep(
+        self, key: RawItem, own: OwnClaim, values: dict[str, str], now: float, rest: float
+    ) -> Request:
+        """Return the request that ends our claim, and puts one that nobody holds in its place.
+
+        Args:
+            key: Primary key of the row.
+            own: Our claim.
+            values: Token of the new one, and the serialised payload if one is to be written.
+            now: Local time.
+            rest: Seconds until its end.
+        """
         end = NO_SERVER_TIME if self.bounds is None else self.bounds.nominal(now) + rest
         # rounded up: see `HeldClaim.propose_renewal`
-        values = {"end": seconds(end), "lease": seconds(rest + 0.0005), "ttl": self.ttl(end)}
-        return self.update(self.requests.keep, key, {**self.mine(own), **values, "token": token})
+        template = self.requests.keep_with_data if "data" in values else self.requests.keep
+        values |= {"end": seconds(end), "lease": seconds(rest + 0.0005), "ttl": self.ttl(end)}
+        return self.update(template, key, {**self.mine(own), **values})
 
     def hand_over(
         self, key: RawItem, before: OwnClaim | Claim, own: OwnClaim, values: dict[str, Any]

@@ -52,16 +52,24 @@ class Guard:
         ends: Whether the write releases the lock.
         carries: Whether the write replaces the whole row, and so writes the claim with its end.
         deletes: Whether the write deletes the row that carries the claim.
+        lease: Seconds for which it renews; None for those that are left or, before ``max_hold``, the lock's own.
         number: Number of the write, which no other one has; 0 until `begin`.
     """
 
     def __init__(
-        self, claim: HeldClaim, *, ends: bool = False, carries: bool = False, deletes: bool = False
+        self,
+        claim: HeldClaim,
+        *,
+        ends: bool = False,
+        carries: bool = False,
+        deletes: bool = False,
+        lease: float | None = None,
     ) -> None:
         self.claim = claim
         self.ends = ends or deletes
         self.carries = carries
         self.deletes = deletes
+        self.lease = lease
         self.number = 0
         self._renewals: list[Proposal] = []
         self._was_in_doubt = False
@@ -78,7 +86,7 @@ class Guard:
         if self.ends:
             values |= claim.store.ending(claim.shared.now)
         if self.renews:
-            renewal = claim.propose_renewal()
+            renewal = claim.propose_renewal(self.lease)
             self._renewals.append(renewal)
             values |= renewal.values
         return values | {"known": str(claim.own.writes), "next": str(self.number)}
@@ -378,11 +386,23 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
     return serialize_data(claim.options.model, data)
 
 
-def save_data(claim: HeldClaim, serialized: str | None) -> Operation[None]:
-    """Write a serialised payload into the lock's row by a guarded write; with None remove the payload."""
+def save_data(
+    claim: HeldClaim, serialized: str | None, lease: float | None = None
+) -> Operation[None]:
+    """Write a serialised payload into the lock's row by a guarded write; with None remove the payload.
+
+    Args:
+        claim: The claim.
+        serialized: The payload.
+        lease: Seconds for which the same write renews the claim; None if it leaves the end alone.
+    """
+    # Not a renewal that writes the payload besides. `renew(data=1)` is sent late, its caller gets an error and calls
+    # `save_data(2)`: the end that the late one proposes is later than the stored one, and it would write 1 over 2.
     store, row = claim.store, claim.options.row
     template = store.requests.clear_data if serialized is None else store.requests.save_data
-    guard = Guard(claim)
+    if lease is not None:
+        template = store.requests.renew_with_data
+    guard = Guard(claim, carries=lease is not None, lease=lease)
 
     def build() -> Request:
         return store.update(template, row, guard.values() | {"data": serialized})
@@ -390,5 +410,6 @@ def save_data(claim: HeldClaim, serialized: str | None) -> Operation[None]:
     def refusal(answer: Answer) -> Refusal:
         return Refusal([(guard, answer.item)], answer.refusal)
 
-    yield from write(claim.shared, [guard], build, refusal, "save_data")
+    what = "save_data" if lease is None else "renew"
+    yield from write(claim.shared, [guard], build, refusal, what)
     claim.item = store.layout.with_data(claim.item, serialized)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim
 
 
-def release(held: Held, *, keeps: bool = True) -> Operation[None]:
+def release(held: Held, *, keeps: bool = True, data: str | None = None) -> Operation[None]:
     """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
 
     Several are released by one transaction or, if that is refused, one by one.
@@ -53,6 +53,7 @@ def release(held: Held, *, keeps: bool = True) -> Operation[None]:
     Args:
         held: What to release.
         keeps: Whether ``hold_at_least`` counts: not for claims that nobody was given.
+        data: Serialised payload to write with the release of a single claim; None to leave the stored one.
 
     Raises:
         MutexLostError: If one had been lost. The others are released.
@@ -70,7 +71,7 @@ def release(held: Held, *, keeps: bool = True) -> Operation[None]:
         # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
         # if it will have none. That write may have released the lock, and the row may be another's by now. The release
         # below is then refused at its first attempt, and that is no loss.
-        ending = Ending(claim, runs_until, keeps=keeps)
+        ending = Ending(claim, runs_until, keeps=keeps, data=data)
         if leave(claim, "release"):
             endings.append(ending)
     # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
@@ -150,6 +151,12 @@ def _note_released(endings: Sequence[Ending], error: BaseException | None) -> No
         claim = ending.claim
         if claim.belief.loss is not None:
             continue  # ``lost`` was emitted as its end
+        if (
+            ending.data
+            and error is None
+            and not (ending.successor and ending.successor.options.data)
+        ):
+            claim.item = claim.store.layout.with_data(claim.item, ending.data["data"])
         if ending.successor is not None:
             claim.emit_handed_over(ending.successor)
         elif error is not None or claim.shared.hears("released"):
@@ -163,21 +170,26 @@ class Ending:
         claim: The claim, not yet changed by `leave`.
         runs_until: Local time until which its lease runs: after that it need not be ended any more.
         keeps: Whether ``hold_at_least`` counts.
+        data: Serialised payload to write with it; None to leave the stored one.
 
     Attributes:
         claim: The claim.
         attempts: Attempts at ending it. A write of unknown outcome that unlocks counts as an earlier one.
         until: Local time until which failures are retried.
         keeps_until: Local time before which a claim that nobody holds is put in the place of this one.
+        data: The payload by the name of its slot; empty if there is none.
         kept_as: Token of that claim, the same for all attempts; empty if there is none.
         successor: The claim of the next holder, if the lock was handed over.
     """
 
-    def __init__(self, claim: HeldClaim, runs_until: float, *, keeps: bool) -> None:
+    def __init__(
+        self, claim: HeldClaim, runs_until: float, *, keeps: bool, data: str | None
+    ) -> None:
         self.claim = claim
         self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
         self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
         self.successor: HeldClaim | None = None
+        self.data = {} if data is None else {"data": data}
         self._deletes = claim.options.delete_on_release
         self.keeps_until, self.kept_as = -math.inf, ""
         if keeps and claim.options.hold_at_least is not None:
@@ -189,8 +201,8 @@ class Ending:
         claim, now = self.claim, self.claim.shared.now
         row, own, rest = claim.options.row, claim.own, self.keeps_until - now
         if rest > 0:
-            return claim.store.keep(row, own, self.kept_as, now, rest)
-        return claim.store.release(row, own, now, delete=self._deletes)
+            return claim.store.keep(row, own, {"token": self.kept_as, **self.data}, now, rest)
+        return claim.store.release(row, own, now, delete=self._deletes, data=self.data)
 
     def send(
         self,
@@ -305,7 +317,9 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
 
     def build() -> Request:
         end, lease = own.propose(shared.now, store.bounds, contender.options.lease)
-        return store.hand_over(claim.options.row, claim.own, own, contender.values(lease, end))
+        # the next holder writes its own payload, if it has one
+        values = {**ending.data, **contender.values(lease, end)}
+        return store.hand_over(claim.options.row, claim.own, own, values)
 
     granted = False
     successor: HeldClaim | None = None

@@ -10,7 +10,7 @@ from row_models import Account
 from sent_requests import assert_changes_nothing, kept_from
 from two_clients import Elsewhere, held
 
-from dev.faultproxy import apply_then_500, deny, drop_answer, no_date
+from dev.faultproxy import apply_then_500, deny, drop_answer, duplicate, no_date
 from pynamodb_mutex import (
     Mutex,
     MutexLostError,
@@ -109,8 +109,16 @@ def test_release_that_is_repeated_when_the_time_has_come(scene):
     held(scene.other())
 
 
-def test_copy_that_a_proxy_sends_is_recognised(scene):
-    mutex = held(scene.mutex(hold_at_least=HOLD, delete_on_release=True))
+@pytest.mark.parametrize("deleted", [False, True])
+def test_release_that_a_proxy_sends_twice_is_no_loss(scene, deleted):
+    mutex = held(scene.mutex(hold_at_least=HOLD, delete_on_release=deleted))
+    scene.proxy.next(duplicate(answer="second"), op="keep")
+    mutex.release()
+    assert not mutex.lost
+
+
+def test_late_copy_of_a_release_changes_nothing(scene):
+    mutex = held(scene.mutex(hold_at_least=HOLD))
     late = kept_from(scene.proxy, op="keep")
     mutex.release()
     assert_changes_nothing(scene, late)

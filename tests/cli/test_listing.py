@@ -343,7 +343,8 @@ def test_show_of_what_another_program_wrote(table, wire):
         assert (lines["owner"], "row kept until" in lines) == (r"\x1b[2J", False)
         set_attributes(token={"S": "theirs"}, owner=None)
         lines = shown("a")
-        assert (lines["state"], lines["owner"], "since" in lines) == ("held", "-", False)
+        kept = "nobody (released, and kept by hold_at_least)"  # as each claim without an owner
+        assert (lines["state"], lines["owner"], "since" in lines) == ("held", kept, False)
         # an end from before its holder knew server time
         set_attributes(ttl={"N": "1e18"}, expires_at={"N": str(NO_SERVER_TIME + 30)})
         lines, found = shown("a"), json_of("show", "a")

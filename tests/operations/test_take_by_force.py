@@ -63,7 +63,8 @@ def test_holder_of_this_process_learns_it_at_once(scene):
     displaced = held(scene.mutex())
     sent = len(scene.proxy.log)
     mutex = forced(scene)
-    assert len(scene.proxy.log) == sent + 2
+    # no read, which may be stale
+    assert scene.proxy.kinds()[sent:] == ["acquire", "hand_over"]
     assert displaced.loss is Loss.FORCED
     assert not displaced.held
     mutex.release()

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         """The options of `AsyncMutex.for_key`, except the lock table and ``cancel_on_loss``."""
 
         on_lost: Callable[[Any], object] | None
+        on_danger: Callable[[Any], object] | None
 
 
 L = TypeVar("L", bound="Lock[Any]")
@@ -84,23 +85,28 @@ def to_be_awaited(function: Callable[P, R]) -> Callable[P, R]:
 class AsyncLock(Handle[Any], Generic[L]):
     """A lock for tasks: the lock for threads whose operations it runs, and the tasks that hold it."""
 
-    def __init__(self, make: Callable[..., L], on_lost: Any, *, cancel_on_loss: bool) -> None:
+    def __init__(
+        self, make: Callable[..., L], calls: dict[str, Any], *, cancel_on_loss: bool
+    ) -> None:
         # makes the lock for threads, also for further handles: see `__call__`
         self._make = make
-        self._on_lost = on_lost
+        # ``on_lost`` and ``on_danger``, if they were given
+        self._calls = calls
         self._cancel_on_loss = cancel_on_loss
         # by task, as long as it lives; several if the lock is reentrant, innermost last
         self._holders: dict[Caller, list[_HoldingTask]] = {}
-        is_notified = cancel_on_loss or on_lost is not None
-        self._lock = make(on_lost=self._notify if is_notified else None)
+        is_notified = cancel_on_loss or "on_lost" in calls
+        on_danger = functools.partial(self._call, "on_danger") if "on_danger" in calls else None
+        self._lock = make(on_lost=self._notify if is_notified else None, on_danger=on_danger)
         self._options = self._lock._options
 
     @classmethod
     def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: AsyncOptions) -> Self:
         check_bool("cancel_on_loss", cancel_on_loss)
-        on_lost = options.pop("on_lost", None)
+        given = {name: options.pop(name, None) for name in ("on_lost", "on_danger")}  # type: ignore[misc]  # both are keys
+        calls = {name: call for name, call in given.items() if call is not None}
         inside = functools.partial(make, **options)
-        return made(cls, inside, on_lost, cancel_on_loss=cancel_on_loss)
+        return made(cls, inside, calls, cancel_on_loss=cancel_on_loss)
 
     def _mine(self) -> Held | None:
         held: Held | None = self._lock._mine()
@@ -113,15 +119,18 @@ class AsyncLock(Handle[Any], Generic[L]):
     def _not_held_error(self, what: str) -> MutexNotHeldError:
         return self._lock._not_held_error(what)
 
-    def _notify(self, _: L) -> None:
+    def _notify(self, lock: L) -> None:
         """Report a loss to the tasks that hold the lock; called on a thread of its own."""
         # copies, for tasks acquire and release meanwhile, on their event loop's thread
         for several in list(self._holders.values()):
             for holder in list(several):
                 holder.check_soon()
-        if self._on_lost is None:
-            return
-        result = self._on_lost(self)
+        if "on_lost" in self._calls:
+            self._call("on_lost", lock)
+
+    def _call(self, name: str, _: L) -> None:
+        """Call what was given as ``on_lost`` or ``on_danger``, with this object; called on a thread of its own."""
+        result = self._calls[name](self)
         if asyncio.iscoroutine(result):
             # awaited, so that its exception is logged like that of a function
             asyncio.run_coroutine_threadsafe(result, self._loop).result()
@@ -285,7 +294,7 @@ class AsyncLock(Handle[Any], Generic[L]):
 
         def another(*_: P.args, **__: P.kwargs) -> Any:
             cancels = self._cancel_on_loss
-            return made(type(self), self._make, self._on_lost, cancel_on_loss=cancels)
+            return made(type(self), self._make, self._calls, cancel_on_loss=cancels)
 
         return locked_coroutines(function, another)
 

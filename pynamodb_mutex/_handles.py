@@ -580,11 +580,14 @@ class LockGroup(Lock["Held"]):
         )
 
         contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
-        on_lost = self._options.on_lost
-        if on_lost is not None and all(lock._options.on_lost != on_lost for lock in self._locks):
-            # each key is a Mutex, which keeps its own options: nobody else would report a loss to the group
+        for name in ("on_lost", "on_danger"):
+            call = getattr(self._options, name)
+            if call is None or any(getattr(lock._options, name) == call for lock in self._locks):
+                continue
+            # each key is a Mutex, which keeps its own options: nobody else would report this to the group
             for lock, contender in zip(self._locks, contenders, strict=True):
-                contender.on_lost += (functools.partial(on_lost, lock),)
+                calls = (*getattr(contender, name), functools.partial(call, lock))
+                setattr(contender, name, calls)
         return AcquisitionOfSeveral(contenders, patience, self._options.poll)
 
     def _note(self, me: Caller, held: Held) -> None:

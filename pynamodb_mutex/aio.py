@@ -84,9 +84,9 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
             model: The lock table.
             cancel_on_loss: Cancel the task that holds the lock when the lock is lost. An ``async with`` block
                 that ends by this cancellation raises MutexLostError.
-            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``on_lost`` is called with this
-                object, on a thread of its own; a coroutine function runs on the event loop of the last task
-                that used this object. ``reentrant`` applies to the same task.
+            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``on_lost`` and ``on_danger`` are
+                called with this object, on a thread of its own; a coroutine function runs on the event loop of the last
+                task that used this object. ``reentrant`` applies to the same task.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.

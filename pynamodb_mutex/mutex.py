@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         """The options of `Mutex.for_key`, except the lock table."""
 
         on_lost: Callable[[Mutex], object] | None
+        on_danger: Callable[[Mutex], object] | None
 
 
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
@@ -110,6 +111,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         delete_on_release: bool = False,
         fair: bool = False,
         hold_at_least: float | None = None,
+        on_danger: Callable[[Mutex], object] | None = None,
+        danger: float | None = None,
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
@@ -135,12 +138,17 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             hold_at_least: Seconds from the acquisition for which nobody else gets the lock, also if it is released sooner:
                 such a release keeps the claim in the row, not renewed and held by nobody, until that time. None for no
                 such time. Not guaranteed: anything if the holder dies, for the lock is free after its lease then.
+            on_danger: Called with the mutex, on a thread of its own, when less than ``danger`` seconds of the lease
+                are left, and renewal has not helped, or there is none. Once, and again after a renewal that was
+                applied. Not guaranteed: that it comes before the loss if the process stands still meanwhile.
+            danger: Seconds of the lease, at most half of it; None for a third of it. Of a lease that comes out shorter
+                than it was asked for, half passes in any case.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
             TypeError: For an option of a wrong type, or data that is not JSON.
             ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under
-                0.5 s; for NaN or infinity in the data, or data over 400 KB.
+                0.5 s; for a danger of 0, or of more than half of the lease; for NaN or infinity in the data, or data over 400 KB.
         """
         cls._called("for_key", {})
         if not (isinstance(model, type) and issubclass(model, LockItem)):
@@ -162,6 +170,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             delete_on_release=delete_on_release,
             fair=fair,
             hold_at_least=hold_at_least,
+            on_danger=on_danger,
+            danger=danger,
         )
         checked.check()
         return made(cls, checked)
@@ -210,7 +220,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 table of the region, keeps its own options.
             model: The lock table of the keys that are strings.
             **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called
-                once, with the mutex whose lock was lost first, which may be a Mutex among the keys.
+                once, with the mutex whose lock was lost first, which may be a Mutex among the keys; and
+                ``on_danger`` once, with one of them.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.

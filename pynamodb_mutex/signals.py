@@ -14,8 +14,8 @@ reported one by one. Acquiring a reentrant lock again is not an acquisition.
 coroutine function as a receiver is refused in the same way.
 
 **Threads.** The library holds no internal lock while a receiver runs: a receiver may query mutexes and
-acquire other locks. ``renewed`` and ``renewal_failed`` are emitted on one thread of the library, in order; at
-most 1000 of them wait for a slow receiver, and further ones are dropped with a warning in the log. Each ``lost`` is
+acquire other locks. ``renewed``, ``renewal_failed`` and ``danger`` are emitted on one thread of the library, in
+order; at most 1000 of them wait for a slow receiver, and further ones are dropped with a warning in the log. Each ``lost`` is
 emitted on a thread of its own. The others, and a ``renewed`` with
 ``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task,
 on a worker thread in the task's context. If another thread is still emitting an earlier event of the same
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Acquired",
     "Contended",
+    "Danger",
     "HandedOver",
     "Lost",
     "NotAcquired",
@@ -52,6 +53,7 @@ __all__ = [
     "Renewed",
     "acquired",
     "contended",
+    "danger",
     "handed_over",
     "lost",
     "not_acquired",
@@ -162,6 +164,16 @@ class RenewalFailed(_OfAHold):
     error: Exception
 
 
+class Danger(_OfAHold):
+    """Arguments of `danger`, in addition to the first four of `Acquired`.
+
+    Attributes:
+        remaining: Seconds that were left of the lease when this was noticed; of several locks, of the first to end.
+    """
+
+    remaining: float
+
+
 class Lost(_OfAHold):
     """Arguments of `lost`, in addition to the first four of `Acquired`.
 
@@ -221,6 +233,11 @@ thread, after the signal of the acquisition's end. See `Renewed`."""
 
 renewal_failed: NamedSignal = SIGNALS["renewal_failed"]
 """A renewal request failed, without an answer that the lock is lost. See `RenewalFailed`."""
+
+danger: NamedSignal = SIGNALS["danger"]
+"""Less than ``danger`` seconds of the lease are left, and renewal has not helped. Emitted once; again only after a
+renewal that was applied. While a receiver is connected, also for locks without ``auto_renew``, if they were acquired
+after it was connected. Like ``renewed`` it may come after the signal of the acquisition's end. See `Danger`."""
 
 lost: NamedSignal = SIGNALS["lost"]
 """A lock was lost before it was released. Emitted once; again only if the lock was won back in between. While

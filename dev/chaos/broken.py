@@ -372,6 +372,17 @@ def renewal_forgotten() -> Patches:
     return [patch.object(Held, "plan_renewal", lambda self, sent, ends: None)]
 
 
+def danger_unnoticed() -> Patches:
+    """Nobody notices that little is left of a lease."""
+    return [patch.object(HeldClaim, "danger_at", math.inf)]
+
+
+def danger_repeated() -> Patches:
+    """The same danger is reported again and again."""
+    forgotten = property(lambda self: False, lambda self, value: None)
+    return [patch.object(Held, "in_danger", forgotten)]
+
+
 # -- fair waiters ----------------------------------------------------------------------------------
 
 
@@ -494,6 +505,8 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         lost_wake_up,
         queued_twice,
         renewal_forgotten,
+        danger_unnoticed,
+        danger_repeated,
         join_compares_lists,
         take_leaves_the_dead,
         release_undated,

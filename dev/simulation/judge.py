@@ -122,6 +122,8 @@ class Judge(Observer):
         self._waiting: set[tuple[Process, int]] = set()
         self._to_be_woken: dict[tuple[Process, int], float] = {}
         self._disturbed: dict[Process, float] = {}
+        # what is held and was reported as in danger: when, and the end of its claims in their rows at that time
+        self._in_danger: dict[Any, tuple[float, float]] = {}
         self._failures: dict[Process, list[float]] = {}
         self._interrupted: dict[Process, float] = {}
         # fair waiters, by their entry in the row: whose they are, and when they joined
@@ -523,6 +525,7 @@ class Judge(Observer):
             claim: The claim that has ended.
         """
         began, now = self._began.pop(claim, math.inf), self._world.now
+        self._check_danger(process, claim, now - began)
         queue = process.queues.get((store, key))
         if queue is not None and queue.holder is claim and queue.turns:
             self._expect(process, queue.turns[0].contender)
@@ -551,6 +554,38 @@ class Judge(Observer):
             if claim.own.token in repr(sent.kwargs):
                 return
         self.fail(f"I6: {process.name} let {key} expire, and did not try to renew it")
+
+    def called(self, process: Process, call: Any) -> None:
+        """Check a call of ``on_danger``: once for each danger, while the lock is held, and not long before its end."""
+        if call.name != "on_danger":
+            return
+        claim, held = call.claim, call.claim.together
+        if held.is_over:
+            self.fail(f"I6: {process.name} reports a danger of {claim.key}, which is over")
+        left = held.ends - claim.shared.now
+        if left > max(each.lease for each in held.unreleased) / 2:
+            self.fail(f"I6: {process.name} reports a danger of {claim.key}, {left:.1f} s too early")
+        end = min(each.own.expires_at for each in held.unreleased)
+        if self._in_danger.get(held, (0.0, 0.0))[1] == end:
+            self.fail(f"I6: {process.name} reports the same danger of {claim.key} twice")
+        self._in_danger[held] = (claim.shared.now, end)
+
+    def _check_danger(self, process: Process, claim: Any, held_for: float) -> None:
+        """Check that ``on_danger`` was called before the lease of a claim has run out, if its process ran meanwhile."""
+        if (
+            not claim.contender.on_danger
+            # An answer may show that server time is a second further on than was known: then there is no time between.
+            or claim.lease < 10
+            or held_for < claim.lease / 2
+            or claim.belief.state is not State.LOST
+            or claim.belief.loss not in {Loss.EXPIRED, Loss.UNREACHABLE}
+            or self._disturbed.get(process, -math.inf) >= self._world.now - claim.lease
+            or process.refuses_threads
+        ):
+            return
+        since = min(each.own.term.since for each in claim.together.claims)
+        if self._in_danger.get(claim.together, (-math.inf, 0.0))[0] < since:
+            self.fail(f"I6: {process.name} did not report the danger before it lost {claim.key}")
 
     # -- wake-ups within a process ------------------------------------------------------------------
 

@@ -415,6 +415,7 @@ class Client:
                 await asyncio.sleep(self._rng.random() * 2)
                 options = self._options()
                 options.pop("on_lost", None)
+                options.pop("on_danger", None)
                 options["fair"] = "lock_fair" in self._schedule.size.ways
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 if not await mutex.acquire():
@@ -461,6 +462,7 @@ class Client:
         }
         if rng.random() < 0.3:
             options["on_lost"] = lambda _: self._schedule._count("on_lost")
+            options["on_danger"] = lambda _: self._schedule._count("on_danger")
         return options
 
     def lock_one(self) -> None:

@@ -26,6 +26,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from dev.simulation.table import Tables
 from pynamodb_mutex._operations.effects import Wait
+from pynamodb_mutex._operations.events import Call
 from pynamodb_mutex._protocol.server_time import DRIFT
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex._runtime.callers import caller
@@ -72,6 +73,9 @@ class Observer:
 
     def ended(self, process: Process, store: Store, key: str, claim: Any) -> None:
         """A process no longer holds a claim."""
+
+    def called(self, process: Process, call: Call) -> None:
+        """A process calls a function that was given as ``on_lost`` or ``on_danger``."""
 
     def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
         """A request with these parameters meets a fault."""
@@ -378,6 +382,12 @@ class Process(of_runtime.Process):
             ):
                 self.answered += 1
             judge.stepped(self)
+
+    def emit(self, event: Event) -> None:
+        """Queue an event, and report calls of the clients' functions to the judge."""
+        super().emit(event)
+        if isinstance(event, Call):
+            self.world.judge.called(self, event)
 
     def note_holder(self, claim: Any) -> None:
         """Note that this process now holds a key, and report that to the judge."""

@@ -59,6 +59,7 @@ class Contender:
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
         is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
         on_lost: Functions to call with the lock's object when the lock is lost.
+        on_danger: Those to call when it may soon be lost.
         owner: Label for people.
     """
 
@@ -70,6 +71,7 @@ class Contender:
         "caller",
         "is_warned",
         "lock",
+        "on_danger",
         "on_lost",
         "options",
         "owner",
@@ -110,6 +112,7 @@ class Contender:
         self.blocks = blocks
         self.is_warned = False
         self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
+        self.on_danger = (partial(options.on_danger, lock),) if options.on_danger else ()
         self.owner = options.owner or caller.label
         self._name = lock_name(options.model, options.key, options.row)
         self._waits_for = waits_for

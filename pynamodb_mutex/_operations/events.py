@@ -1,4 +1,4 @@
-"""Lock events, log records and calls of ``on_lost``, as plain values.
+"""Lock events, log records and calls of the caller's functions, as plain values.
 
 An operation collects them inside the monitor, where no user code may run. The runner delivers them after each step,
 outside the monitor, as signals and log records: see `_runtime.notifications`.
@@ -102,20 +102,22 @@ class Log:
         self.fields = fields
 
 
-class CallOnLost:
-    """A call of a caller's ``on_lost``, to be made on a thread of its own.
+class Call:
+    """A call of a function that a caller has given, to be made on a thread of its own.
 
     Attributes:
-        claim: The acquisition that was lost.
+        name: The option by which it was given: ``"on_lost"`` or ``"on_danger"``.
+        claim: The acquisition that it is about.
         call: The function to call, without arguments.
     """
 
-    def __init__(self, claim: HeldClaim, call: Callable[[], object]) -> None:
+    def __init__(self, name: str, claim: HeldClaim, call: Callable[[], object]) -> None:
+        self.name = name
         self.claim = claim
         self.call = call
 
 
-Event = LockEvent | Log | CallOnLost
+Event = LockEvent | Log | Call
 
 
 def contended(contender: Contender, holder: Claim | None) -> LockEvent:

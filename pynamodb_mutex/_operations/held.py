@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.layout import seconds
-from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
+from pynamodb_mutex._operations.events import Call, Delivery, LockEvent, Log
 from pynamodb_mutex._operations.states import STANDING, TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
@@ -61,12 +61,14 @@ class Held(ABC):
         renewals_under_way: Number of renewals under way.
         failure: What the last renewal failed with, without tracebacks; None if it was answered.
         ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
+        in_danger: Whether it was reported that little is left of a lease, and no renewal has helped since.
     """
 
     __slots__ = (
         "blocks",
         "ended_by_max_hold",
         "failure",
+        "in_danger",
         "is_queued",
         "plan",
         "renewals_under_way",
@@ -86,6 +88,7 @@ class Held(ABC):
         self.renewals_under_way = 0
         self.failure: BaseException | None = None
         self.ended_by_max_hold: float | None = None
+        self.in_danger = False
 
     @property
     def together(self) -> Held:
@@ -110,6 +113,11 @@ class Held(ABC):
     def ends(self) -> float:
         """Local time at which the first of the leases ends. Released claims count only if all are released."""
         return min(claim.ends for claim in self.unreleased or self.claims)
+
+    @property
+    def danger_at(self) -> float:
+        """Local time from which too little is left of a lease; infinity if nobody is to be notified of that."""
+        return min((claim.danger_at for claim in self.unreleased), default=math.inf)
 
     def held_at(self, now: float) -> bool:
         """Return whether the holder may believe at a local time that it holds all of the locks."""
@@ -165,7 +173,7 @@ class Held(ABC):
     # -- schedule: inside the monitor ---------------------------------------------------------------
 
     def start(self, sent: float) -> None:
-        """Schedule the renewals and, if somebody wants to be notified of a loss in time, the end of the lease.
+        """Schedule the renewals and, if somebody wants to be notified of it in time, the danger and the end of the lease.
 
         Otherwise nothing is scheduled: the renewal loop need not run, and the next call notes the end.
 
@@ -174,9 +182,13 @@ class Held(ABC):
         """
         shared, ends = self.shared, self.ends
         self.plan_renewal(sent, ends)
-        is_to_run = self.plan is not NEVER or shared.receivers["lost"]
+        is_renewed = self.plan is not NEVER
+        # Of what is renewed, the danger comes after the renewal that is planned, and its time is found when that is due: to
+        # find it here would slow down each acquisition.
+        at = self.plan.at if is_renewed else self.danger_at
+        is_to_run = is_renewed or at < math.inf or shared.receivers["lost"]
         if is_to_run or any(claim.contender.on_lost for claim in self.unreleased):
-            shared.schedule.add(self, min(ends, self.plan.at))
+            shared.schedule.add(self, min(ends, at))
 
     def stop(self) -> None:
         """Remove the claims from the schedule if they are over: lost, or all released."""
@@ -196,7 +208,7 @@ class Held(ABC):
         self.plan = plan_renewal(sent, ends)
 
     def due(self) -> float:
-        """Return the local time of the next renewal or, if that comes first, of the end of the lease.
+        """Return the local time of the next renewal or, if that comes first, of the danger or the end of the lease.
 
         Infinity if there is nothing left to do.
         """
@@ -204,10 +216,11 @@ class Held(ABC):
             return math.inf
         # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
         ends = self.ends
-        return min(ends, self.plan.due(ends))
+        due = min(ends, self.plan.due(ends))
+        return due if self.in_danger else min(due, self.danger_at)
 
     def is_to_be_renewed(self) -> bool:
-        """Note the end of the lease if it has come; return whether the caller is to start a renewal now.
+        """Note the end of the lease, or the danger, if it has come; return whether the caller is to start a renewal now.
 
         The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
         due in time all the same.
@@ -216,7 +229,14 @@ class Held(ABC):
         now = shared.now
         for claim in self.unreleased:
             claim.note_end()
-        if self.is_over or now < self.plan.due(self.ends):
+        if self.is_over:
+            return False
+        if not self.in_danger and now >= self.danger_at:
+            self.in_danger = True
+            for claim in self.unreleased:
+                claim.emit("danger", remaining=self.ends - now)
+            self.call("on_danger", self.unreleased)
+        if now < self.plan.due(self.ends):
             return False
         for claim in self.unreleased:
             if claim.is_over_max_hold(now):
@@ -234,6 +254,15 @@ class Held(ABC):
             return False
         self.is_queued = True
         return True
+
+    def call(self, name: str, claims: Sequence[HeldClaim]) -> None:
+        """Call the functions that were given by an option for some of the claims, each once."""
+        called: list[Any] = []
+        for claim in claims:
+            for call in getattr(claim.contender, name):
+                if call.func not in called:
+                    called.append(call.func)
+                    self.shared.emit(Call(name, claim, call))
 
     def plan_after_failure(self, error: BaseException) -> None:
         """Plan the renewal after one that failed: soon."""
@@ -388,6 +417,19 @@ class HeldClaim(Held):
     def ends(self) -> float:
         """Local time at which the lease ends for this holder: from then on it must not believe."""
         return self.own.ends(self.store.connection.server.bounds)
+
+    @property
+    def danger_at(self) -> float:
+        """Local time from which too little is left of the lease; infinity if nobody is to be notified of that."""
+        options = self.options
+        is_notified = self.contender.on_danger or self.shared.receivers["danger"]
+        if not (options.auto_renew or is_notified):
+            return math.inf
+        # A lease may come out much shorter than it was asked for, since server time is known to a second. The renewal
+        # after a third of it comes in time all the same, and there is no danger before half of it has passed.
+        ends = self.ends
+        danger = options.lease / 3 if options.danger is None else options.danger
+        return max(ends - danger, (self.own.term.since + ends) / 2)
 
     @property
     def ends_by(self) -> float:
@@ -714,12 +756,7 @@ class HeldClaim(Held):
         together.stop()
         for claim in lost:
             claim.leave_queue()
-        called: list[Any] = []
-        for claim in [] if at_release and lost == [self] else lost:
-            for call in claim.contender.on_lost:
-                if call.func not in called:
-                    called.append(call.func)
-                    self.shared.emit(CallOnLost(claim, call))
+        self.call("on_lost", [] if at_release and lost == [self] else lost)
 
     def _note_loss(self, loss: Loss, taker: Claim | None, *, at_release: bool = False) -> bool:
         """Note the loss of this claim alone, and emit ``lost`` once; return whether it was emitted.
@@ -777,6 +814,9 @@ class HeldClaim(Held):
     def extend(self, proposal: Proposal) -> None:
         """Extend the belief: a request with this proposal was applied."""
         self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
+        together = self.together
+        # Not by each renewal: the answer to one may be so late that little is left all the same, as was reported.
+        together.in_danger = together.in_danger and self.shared.now >= together.danger_at
 
 
 class Proposal:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
     class CommonOptions(TypedDict, total=False):
-        """The options of `Mutex.for_key` without the lock table and ``on_lost``."""
+        """The options of `Mutex.for_key` without the lock table and the functions to call."""
 
         lease: float
         timeout: float | None
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         delete_on_release: bool
         fair: bool
         hold_at_least: float | None
+        danger: float | None
 
 
 K = TypeVar("K")
@@ -72,6 +73,8 @@ class LockOptions(NamedTuple):
         delete_on_release: Whether the row is deleted at release.
         fair: Whether the lock is acquired in the order of arrival.
         hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
+        on_danger: Called with the mutex when the lock may soon be lost; None for nothing.
+        danger: Seconds left of the lease from which that is so; None for a third of the lease.
     """
 
     key: str
@@ -89,6 +92,8 @@ class LockOptions(NamedTuple):
     delete_on_release: bool
     fair: bool = False
     hold_at_least: float | None = None
+    on_danger: Callable[[Any], object] | None = None
+    danger: float | None = None
 
     def check(self) -> None:
         """Check the values that a caller has given.
@@ -108,9 +113,15 @@ class LockOptions(NamedTuple):
                 raise ValueError(msg)
         if self.owner is not None:
             check_owner(self.owner)
-        if self.on_lost is not None and not callable(self.on_lost):
-            msg = f"on_lost must be callable, not {self.on_lost!r}"
-            raise TypeError(msg)
+        for name in ("on_lost", "on_danger"):
+            call = getattr(self, name)
+            if call is not None and not callable(call):
+                msg = f"{name} must be callable, not {call!r}"
+                raise TypeError(msg)
+        longest = self.lease / 2
+        if self.danger is not None and not 0 < check_duration("danger", self.danger) <= longest:
+            msg = f"danger must be above 0 and at most half of the lease, {longest:g} s, not {self.danger}"
+            raise ValueError(msg)
         if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
             msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
             raise TypeError(msg)

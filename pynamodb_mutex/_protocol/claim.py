@@ -219,13 +219,17 @@ class Term:
         ends: Local time at which the lease ends, counted from before the request that began it was sent.
         limit: Server time at which the belief ends at the latest: the end that is in the row or, if that is earlier,
             the time from which a watcher may take the claim over.
+        since: Local time before the latest request that extended it was sent.
     """
 
-    __slots__ = ("ends", "limit")
+    __slots__ = ("ends", "limit", "since")
 
-    def __init__(self, ends: float = -math.inf, limit: float = 0.0) -> None:
+    def __init__(
+        self, ends: float = -math.inf, limit: float = 0.0, since: float = -math.inf
+    ) -> None:
         self.ends = ends
         self.limit = limit
+        self.since = since
 
 
 NO_TERM = Term()
@@ -329,7 +333,7 @@ class OwnClaim:
             # such as NO_SERVER_TIME, or one proposed as later than an end that was far ahead already.
             watched = math.inf if bounds is None else bounds.lowest(sent) + lease + WATCH_GRACE
             limit = min(end, watched)
-        self.term = Term(ends, limit)
+        self.term = Term(ends, limit, max(self.term.since, sent))
 
     def ends(self, bounds: Bounds | None) -> float:
         """Return the local time at which the holder must stop believing.

@@ -1,4 +1,4 @@
-"""Notifications: emits blinker signals and log records for lock events, and calls ``on_lost``.
+"""Notifications: emits blinker signals and log records for lock events, and calls ``on_lost`` and ``on_danger``.
 
 Operations only note what happened (`pynamodb_mutex._operations.events`); the runner hands it to `deliver` after the
 step. No receiver is called inside the monitor, and what a receiver raises is logged here. Without a receiver an event
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
+from pynamodb_mutex._operations.events import Call, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._runtime.threads import log
 
@@ -82,6 +82,7 @@ SIGNALS: Mapping[str, NamedSignal] = {
         "not_acquired",
         "renewed",
         "renewal_failed",
+        "danger",
         "lost",
         "released",
         "handed_over",
@@ -158,11 +159,11 @@ def deliver_aside(process: State, events: Sequence[Event]) -> None:
 
 
 def _report_losses(process: State, events: Sequence[Event]) -> None:
-    """Start the threads on which losses are reported."""
+    """Start the threads on which losses are reported, and ``on_danger`` is called."""
     for event in events:
-        if isinstance(event, CallOnLost):
-            call = partial(_call_on_lost, event)
-            process.threads.put("pynamodb-mutex-on-lost", call)
+        if isinstance(event, Call):
+            name = f"pynamodb-mutex-{event.name.replace('_', '-')}"
+            process.threads.put(name, partial(_call, event))
             process.threads.start()
         elif isinstance(event, LockEvent) and event.claim is not None and event.name == "lost":
             _report(process, event.claim, is_loss=True)
@@ -171,7 +172,7 @@ def _report_losses(process: State, events: Sequence[Event]) -> None:
 def _deliver_others(process: State, events: Sequence[Event]) -> None:
     """Write the log records of events, and report all but losses."""
     for event in events:
-        if isinstance(event, CallOnLost):
+        if isinstance(event, Call):
             continue
         _log_record(event)
         if isinstance(event, Log):
@@ -243,7 +244,7 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
         try:
             # Renewals go to the notifier: they come often, on threads that have the next ones to send. But not one
             # that wins the lock back: its signal must come after that of the loss.
-            if event.name == "renewal_failed" or (
+            if event.name in {"renewal_failed", "danger"} or (
                 event.name == "renewed" and not event.fields["won_back"]
             ):
                 _notify(process, event)
@@ -256,14 +257,14 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             raise
 
 
-def _call_on_lost(event: CallOnLost) -> None:
-    """Call a caller's ``on_lost``; an error in it is logged."""
+def _call(event: Call) -> None:
+    """Call a caller's function; an error in it is logged."""
     try:
         event.call()
     except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
         claim = event.claim
         key, extra = shown(claim.contender.key), claim.log_fields
-        log(logging.ERROR, "on_lost of %s failed", key, exc_info=True, extra=extra)
+        log(logging.ERROR, "%s of %s failed", event.name, key, exc_info=True, extra=extra)
 
 
 def _notify(process: State, event: LockEvent) -> None:
@@ -299,7 +300,7 @@ def _log_record(event: LockEvent | Log) -> None:
     log(level, event.message, *event.args, exc_info=error, extra=event.fields)
 
 
-def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: PLR0911 - one for each message
+def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - one for each message
     """Return the level of an event's record, its message, and what the message shows after the key and the owner."""
     fields = event.fields
     match event.name:
@@ -318,6 +319,11 @@ def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: PLR0911 - one for 
             return logging.DEBUG, "%s renewed by %s"
         case "renewal_failed":
             return logging.WARNING, "renewal of %s by %s failed: %s", one_line(fields["error"])
+        case "danger":
+            message = (
+                "%s held by %s may be lost: %.1f s of its lease are left, and it was not renewed"
+            )
+            return logging.WARNING, message, fields["remaining"]
         case "lost":
             claim: Any = event.claim
             return logging.WARNING, "%s lost by %s: %s", claim.explain(fields["loss"])

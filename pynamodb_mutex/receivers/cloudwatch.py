@@ -8,6 +8,7 @@ Needs neither a client nor a permission: CloudWatch Logs makes the metrics from 
 ``Contended``       1 for an acquisition that found the lock held
 ``NotAcquired``     1 for an acquisition that failed; with it ``WaitTime``
 ``RenewalFailed``   1 for a renewal that failed
+``Danger``          1 each time that little was left of a lease, and no renewal had helped
 ``Lost``            1 for a lock lost; with it ``HoldTime`` in seconds
 ``Released``        1 for a lock released; with it ``HoldTime``
 ``HandedOver``      1 for a lock handed over; with it ``HoldTime``
@@ -104,6 +105,11 @@ class CloudWatchReceiver(Receiver):
         """Write the line for a renewal that failed."""
         more = _error(event["error"])
         self._write(sender, "renewal_failed", event, {"RenewalFailed": 1}, more)
+
+    def danger(self, sender: type[Model], **event: Unpack[signals.Danger]) -> None:
+        """Write the line for a lock that may soon be lost."""
+        more = {"remaining": event["remaining"]}
+        self._write(sender, "danger", event, {"Danger": 1}, more)
 
     def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
         """Write the line for a lock that was lost."""

@@ -14,6 +14,8 @@ acquired; the second has a link to the first. A loss sets the second one's statu
 ``pynamodb_mutex.lost``                  counter             locks lost; ``pynamodb_mutex.loss`` is the name of
                                                              the ``Loss``
 ``pynamodb_mutex.renewal_failures``      counter             renewals that failed
+``pynamodb_mutex.danger``                counter             times that little was left of a lease, and no
+                                                             renewal had helped
 ``pynamodb_mutex.wait.duration``         histogram, seconds  from the call until the lock was acquired
 ``pynamodb_mutex.hold.duration``         histogram, seconds  from the acquisition to its end, however it ended
 ``pynamodb_mutex.held``                  up-down counter     locks held by this process now
@@ -112,6 +114,9 @@ class OpenTelemetryReceiver(Receiver):
         )
         self._lost = count("lost", "Locks lost before they were released")
         self._failures = count("renewal_failures", "Renewals that failed")
+        self._dangers = count(
+            "danger", "Times that little was left of a lease, and no renewal had helped"
+        )
         self._waits = measure("wait.duration", "Time until a lock was acquired")
         self._holds = measure("hold.duration", "Time for which locks were held")
         self._now_held = meter.create_up_down_counter(
@@ -173,6 +178,10 @@ class OpenTelemetryReceiver(Receiver):
     def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
         """Count a renewal that failed."""
         self._failures.add(1, self._attributes(sender, event["key"]))
+
+    def danger(self, sender: type[Model], **event: Unpack[signals.Danger]) -> None:
+        """Count a lock that may soon be lost."""
+        self._dangers.add(1, self._attributes(sender, event["key"]))
 
     def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
         """Count a lock that was lost, and end its span with an error."""

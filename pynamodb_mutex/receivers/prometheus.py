@@ -9,6 +9,8 @@
                                                            them
 ``pynamodb_mutex_lost_total``                   counter    locks lost; ``cause`` is the name of the ``Loss``
 ``pynamodb_mutex_renewal_failures_total``       counter    renewals that failed
+``pynamodb_mutex_danger_total``                 counter    times that little was left of a lease, and no renewal
+                                                           had helped
 ``pynamodb_mutex_wait_seconds``                 histogram  from the call until the lock was acquired
 ``pynamodb_mutex_hold_seconds``                 histogram  from the acquisition to its end, however it ended
 ``pynamodb_mutex_held``                         gauge      locks held by this process now
@@ -83,6 +85,9 @@ class PrometheusReceiver(Receiver):
         )
         self._lost = self._metric(Counter, "lost", "Locks lost before they were released", "cause")
         self._failures = self._metric(Counter, "renewal_failures", "Renewals that failed")
+        self._dangers = self._metric(
+            Counter, "danger", "Times that little was left of a lease, and no renewal had helped"
+        )
         self._waits = self._metric(
             Histogram, "wait_seconds", "Seconds until a lock was acquired", buckets=_SECONDS
         )
@@ -142,6 +147,10 @@ class PrometheusReceiver(Receiver):
     def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
         """Count a renewal that failed."""
         self._failures.labels(*self._labels(sender, event["key"])).inc()
+
+    def danger(self, sender: type[Model], **event: Unpack[signals.Danger]) -> None:
+        """Count a lock that may soon be lost."""
+        self._dangers.labels(*self._labels(sender, event["key"])).inc()
 
     def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
         """Count a lock that was lost, and for how long it was held."""

@@ -298,6 +298,36 @@ async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, clock
     assert lost == [(mutex, Loss.FORCED)]
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_danger_is_reported_with_the_async_lock_and_cancels_no_task(scene, clock, awaited):
+    reported = []
+
+    async def on_danger(mutex):
+        assert asyncio.get_running_loop() is loop
+        reported.append((mutex, mutex.held))
+
+    call = on_danger if awaited else (lambda mutex: reported.append((mutex, mutex.held)))
+    loop = asyncio.get_running_loop()
+    options = {"auto_renew": False, "on_danger": call, "danger": 15, "cancel_on_loss": True}
+    async with scene.async_mutex(**options) as mutex:
+        clock.advance(16)
+        await until_async(lambda: reported)
+        await asyncio.sleep(0.05)
+    assert reported == [(mutex, True)]
+    # each call of a decorated function, too
+    called = scene.async_mutex(**options)(lambda_of(clock, reported))
+    await called()
+    assert [held for _, held in reported] == [True, True]
+
+
+def lambda_of(clock, reported):
+    async def work():
+        clock.advance(16)
+        await until_async(lambda: len(reported) == 2)
+
+    return work
+
+
 async def test_acquire_that_on_lost_returns_is_awaited(scene, clock):
     other = AsyncMutex.for_key("other", model=scene.here)
     mutex = scene.async_mutex(on_lost=lambda _: other.acquire())

@@ -290,6 +290,19 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
     assert sum("error" in line for line in lines) == 3
 
 
+@pytest.mark.parametrize("kind", [Prometheus, Telemetry])
+def test_danger_is_counted(scene, clock, kind):
+    receiver, stream = kind(), io.StringIO()
+    with receiver.install(), cloudwatch.install(stream=stream):
+        held(scene.mutex(auto_renew=False))
+        clock.advance(21)
+        until(lambda: receiver.metrics.get("danger") == 1)
+        until(lambda: '"danger"' in stream.getvalue())
+    line = json.loads(stream.getvalue().splitlines()[-1])
+    check_format(line, "pynamodb-mutex")
+    assert (line["event"], line["Danger"], 8 < line["remaining"] < 10) == ("danger", 1, True)
+
+
 def test_cloudwatch_writes_to_what_is_standard_output_then(scene, capsys):
     mutex = scene.mutex()
     with cloudwatch.install("Shop/Locks", key_label=lambda key: key.partition("-")[0]):

@@ -9,6 +9,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._runtime.release_all import release_all
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
     InvalidRowError,
@@ -45,6 +46,7 @@ __all__ = [
     "RowLockMixin",
     "RowLockedError",
     "Semaphore",
+    "release_all",
     "synchronized",
 ]
 

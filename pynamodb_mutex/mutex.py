@@ -7,8 +7,11 @@ locks share are in `_handles`. `pynamodb_mutex.groups` exports the locks on seve
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._dynamodb.layout import serialize_data
@@ -75,6 +78,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
 
+    _latest: HeldClaim | None = None  # for an object whose making has failed
+
     _raw_key: RawItem | None = None
     """Primary key of the user's row, if this is the lock of a row; `detach` puts it into the ticket."""
 
@@ -84,6 +89,21 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # what `attach` acquired, until the first ``with`` uses it
         self._attached: HeldClaim | None = None
         self._in_line: FairAcquisition | None = None
+
+    def __del__(
+        self, _warn: Any = warnings.warn, _is_ending: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
+        """Warn that the lock is held and nobody can release it any more."""
+        claim = self._latest
+        # while Python ends, the modules are no longer complete
+        if claim is None or claim.is_released or _is_ending():
+            return
+        # Not if another object has acquired a reentrant lock, which this one has entered; nor inside a block that waits in
+        # a generator: the garbage collector closes that as well, and so leaves the block.
+        lock = claim.contender.lock()
+        if claim.held and not claim.together.blocks and (lock is None or lock is self):
+            msg = f"{shown(claim.key)} is held, and the {type(self).__name__} that acquired it is gone: it was not released"
+            _warn(msg, ResourceWarning, stacklevel=2, source=self)
 
     @property
     def position(self) -> int | None:
@@ -389,6 +409,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # that may enter again, and whose wait for this lock would never end.
         self._attempts[me] = attached
         attached.contender.caller, attached.contender.thread = me.number, me.thread
+        attached.contender.who = ref(me)
         return self._begin_block(attached, me, frame)
 
     def __enter__(self) -> Self:

@@ -269,6 +269,7 @@ class Acquisition(Attempt[HeldClaim]):
             # Again in each round: when this wait began, a task of the event loop that it blocks may have had its
             # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
             self._check_wait(turn)
+        self.contender.warn_of_orphan()
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
 

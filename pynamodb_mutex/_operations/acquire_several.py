@@ -273,6 +273,8 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         # If others come first there has been no try yet: so there is one in any case, even at the deadline.
         while others_wait or shared.now < self._deadline:
             others_wait = False
+            for member in self._members:
+                member.contender.warn_of_orphan()
             if self._deadline == math.inf:
                 self._check_holders()  # again in each round: see `Acquisition._report_wait`
             self._waited = next_wait(self._waited, self._poll, shared.uniform)
@@ -472,12 +474,12 @@ class ContenderForAny(Contender):
         """Return the contender for the key that a local holder hands over."""
         return self.each[key]
 
-    def stalled_holder(self) -> Any:
+    def stalled_holder(self, *, orphaned: bool = False) -> Any:
         """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.
 
         If one lock has no such holder, it may become free, and the wait can end.
         """
-        stalled = [each.stalled_holder() for each in self.each.values()]
+        stalled = [each.stalled_holder(orphaned=orphaned) for each in self.each.values()]
         return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
 
 

@@ -55,6 +55,7 @@ class Contender:
         options: Options of the lock.
         caller: Number of the thread or task that asks for the lock, and then holds it.
         thread: Number of its thread: see `Caller`.
+        who: Weak reference to it: None comes of it once the thread or task has ended.
         lock: Weak reference to the object by which the caller asks for the lock, and can release it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
         is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
@@ -78,6 +79,7 @@ class Contender:
         "shared",
         "store",
         "thread",
+        "who",
     )
 
     def __init__(
@@ -108,6 +110,7 @@ class Contender:
         # Not the object: handles keep claims for as long as it lives (`_handles.Lock`), and so a claim that referred to it
         # would be kept for ever.
         self.caller, self.thread = caller.number, caller.thread
+        self.who = ref(caller)
         self.lock = ref(lock)
         self.blocks = blocks
         self.is_warned = False
@@ -159,14 +162,34 @@ class Contender:
         """
         return other.caller == self.caller or (self.blocks and other.thread == self.thread)
 
-    def stalled_holder(self) -> Any:
-        """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released."""
+    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+        """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released.
+
+        Args:
+            orphaned: Return it instead if nobody will release it, whether this contender waits or not.
+        """
         for claim in self.shared.holders(self.store, self.options.key):
             other: Contender = claim.contender
             # the same key may come with other range keys
             if other is not self and claim.held and other._name == self._name:
-                return claim if self.stalls(other) else None
+                is_stuck = claim.is_orphaned if orphaned else self.stalls(other)
+                return claim if is_stuck else None
         return None
+
+    def warn_of_orphan(self) -> None:
+        """Log, once in a wait, that nobody will release the lock, and that it is renewed all the same."""
+        if self.is_warned:
+            return
+        claim = self.stalled_holder(orphaned=True)
+        if claim is not None:
+            self.is_warned = True
+            other: Contender = claim.contender
+            how = "a thread or task of this process that has ended without releasing it"
+            if other.who() is not None:
+                how = "by a mutex of this process that is gone"
+            values = (shown(claim.key), shown_owner(other.owner), how)
+            text = "%s is held by %s, %s: it stays held as long as it is renewed"
+            self.shared.emit(Log("warning", text, values, self.log_fields))
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
         """Return the serialised values of a claim of this contender, except token and version.

@@ -55,7 +55,7 @@ class Held(ABC):
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
         blocks: Number of those that may go on after the release as if it were held: ``with`` blocks that began with it and
             have not ended, each thread that runs on when the block of its task was cancelled, and a holder that does not
-            know that a write whose answer was lost has released the lock.
+            know that a write whose answer was lost, or `release_all`, has released the lock.
         plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
@@ -505,6 +505,14 @@ class HeldClaim(Held):
             return f"its lease ended, for it was held for longer than max_hold, {max_hold:g} s"
         failure = self.together.failure if loss is Loss.UNREACHABLE else None
         return loss.value if failure is None else f"{loss.value}: {one_line(failure)}"
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether it is renewed, and nobody will release it: its thread or task has ended, or its mutex is gone."""
+        contender, together = self.contender, self.together
+        # A block may be left elsewhere than it was entered. It may also wait in a generator, whose end leaves it.
+        is_left = contender.who() is None or contender.lock() is None
+        return is_left and not together.blocks and together.plan is not NEVER
 
     def reenters(self, caller: int) -> bool:
         """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""

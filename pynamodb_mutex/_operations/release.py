@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim
 
 
-def release(held: Held, *, keeps: bool = True, data: str | None = None) -> Operation[None]:
+def release(
+    held: Held, *, keeps: bool = True, data: str | None = None, by: float | None = None
+) -> Operation[None]:
     """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
 
     Several are released by one transaction or, if that is refused, one by one.
@@ -54,6 +56,8 @@ def release(held: Held, *, keeps: bool = True, data: str | None = None) -> Opera
         held: What to release.
         keeps: Whether ``hold_at_least`` counts: not for claims that nobody was given.
         data: Serialised payload to write with the release of a single claim; None to leave the stored one.
+        by: Local time by which to give up, if all that the process holds is released: then the acquisition ends however
+            often it was entered, and is not handed over. None if its holder releases it.
 
     Raises:
         MutexLostError: If one had been lost. The others are released.
@@ -67,6 +71,9 @@ def release(held: Held, *, keeps: bool = True, data: str | None = None) -> Opera
     lost = _loss_before(held)
     endings: list[Ending] = []
     runs_until = held.ends
+    if by is not None:
+        runs_until = min(runs_until, by)
+        _make_last(held)
     for claim in claims:
         # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
         # if it will have none. That write may have released the lock, and the row may be another's by now. The release
@@ -80,7 +87,7 @@ def release(held: Held, *, keeps: bool = True, data: str | None = None) -> Opera
         if held.is_group:
             is_ended = not endings or (lost is None and (yield from _send_together(endings)))
         else:
-            is_ended = not endings or (yield from _hand_over_to_next(endings[0]))
+            is_ended = not endings or (yield from _hand_over_to_next(endings[0], by))
         for ending in [] if is_ended else endings:
             try:
                 yield from ending.send(ending.request)
@@ -92,6 +99,15 @@ def release(held: Held, *, keeps: bool = True, data: str | None = None) -> Opera
     _note_released(endings, None)
     if lost is not None:
         raise lost
+
+
+def _make_last(held: Held) -> None:
+    """Let the release that follows end an acquisition, however often it was entered."""
+    # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
+    # guard it would undo what the next holder writes.
+    held.together.blocks += 1
+    for claim in held.unreleased:
+        claim.depth = 1
 
 
 def _loss_before(held: Held) -> MutexLostError | None:
@@ -272,10 +288,13 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
     return answer.applied
 
 
-def _hand_over_to_next(ending: Ending) -> Operation[bool]:
-    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
+def _hand_over_to_next(ending: Ending, by: float | None) -> Operation[bool]:
+    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended.
+
+    Not if all that the process holds is released: ``by`` is then not None, see `release`.
+    """
     claim, shared = ending.claim, ending.claim.shared
-    if ending.keeps_until > shared.now:
+    if by is not None or ending.keeps_until > shared.now:
         return False  # the waiters of this process wait as all others do
     poll = claim.options.poll
     turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)

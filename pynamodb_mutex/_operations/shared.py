@@ -180,6 +180,17 @@ class Shared(ABC):
             if not claims:
                 del self._holders[place]
 
+    def all_held(self) -> Sequence[Any]:
+        """Return each `Held` of this process whose lease has not ended, in the order in which they were acquired."""
+        now = self.read_clock()
+        claims = [claim for claims in self._holders.values() for claim in claims]
+        claims.sort(key=lambda claim: claim.since)
+        return [
+            held
+            for held in dict.fromkeys(claim.together for claim in claims)
+            if held.stands_at(now)
+        ]
+
     def holders(self, store: Store, key: str) -> Sequence[Any]:
         """Return each `HeldClaim` on a key that this process holds, acquired by whichever model of the table."""
         claims = self._holders.get((store.connection.table_name, key))

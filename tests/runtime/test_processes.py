@@ -15,7 +15,7 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import held_elsewhere
 
-MODULES = 38
+MODULES = 39
 """Of the package, for a lock that is taken and released. More of them make each cold start longer."""
 
 
@@ -72,7 +72,7 @@ def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_pu
 # one interpreter starts; the processes that hold locks and end are forked from it, before it has used any lock
 PROGRAM = """
 import json, os, signal, sys, threading, time
-from pynamodb_mutex import Mutex
+from pynamodb_mutex import Mutex, release_all
 
 codes = []
 for key, ending in enumerate(json.loads(sys.argv[1])):
@@ -96,6 +96,7 @@ exec(ending)
 """
 
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))"
+RELEASED = "signal.signal(signal.SIGTERM, lambda *_: os._exit(len(release_all())))"
 ENDINGS = [  # what it does, its exit code, whether the lock stays held; docs/locks.rst has it
     ("with mutex: raise ValueError", 1, False),
     ("with mutex: sys.exit(3)", 3, False),
@@ -103,8 +104,10 @@ ENDINGS = [  # what it does, its exit code, whether the lock stays held; docs/lo
     (f"{HANDLED}\nwith mutex: os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", 143, False),
     ("seconds = 0.5; threading.Thread(target=hold).start(); held.wait()", 0, False),
     ("with mutex: os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, True),
-    ("mutex.acquire()", 0, True),
-    ("seconds = 60; threading.Thread(target=hold, daemon=True).start(); held.wait()", 0, True),
+    ("mutex.acquire()", 0, False),
+    ("seconds = 60; threading.Thread(target=hold, daemon=True).start(); held.wait()", 0, False),
+    ("mutex = Mutex.for_key(str(key), auto_renew=False); mutex.acquire()", 0, True),
+    (f"{RELEASED}\nmutex.acquire(); os.kill(os.getpid(), signal.SIGTERM)", 0, False),
     ("with mutex: os._exit(0)", 0, True),
     ("with mutex: os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, True),
 ]

@@ -139,7 +139,7 @@ def test_detach_that_wins_the_lock_back_reports_it(scene, heard, writes):
             stack.enter_context(signal.connected_to(write))
         ticket = mutex.detach(lease=60)
         heard.wait("handed_over")
-    assert course(heard) == ["acquired", "lost", "won back", "handed_over"]
+    assert course(heard) == ["acquired", "danger", "lost", "won back", "handed_over"]
     Mutex.attach(ticket, model=scene.here).release()
 
 

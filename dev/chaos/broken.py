@@ -30,6 +30,7 @@ from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
+from pynamodb_mutex._operations.release import Ending
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol import waiting_line
@@ -383,6 +384,22 @@ def danger_repeated() -> Patches:
     return [patch.object(Held, "in_danger", forgotten)]
 
 
+def release_all_of_anyone() -> Patches:
+    """`release_all` ends any claim in the rows of its locks, also one that another holds by now."""
+    request = Ending.request
+
+    def of_anyone(self: Ending) -> Request:
+        made = request(self)
+        if self.claim.together.may_go_on:
+            names = made.kwargs["ExpressionAttributeNames"]
+            token = next(name for name, stands_for in names.items() if stands_for.endswith("token"))
+            condition = made.kwargs["ConditionExpression"]
+            made.kwargs["ConditionExpression"] = f"({condition}) OR attribute_exists ({token})"
+        return made
+
+    return [patch.object(Ending, "request", of_anyone)]
+
+
 # -- fair waiters ----------------------------------------------------------------------------------
 
 
@@ -507,6 +524,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         renewal_forgotten,
         danger_unnoticed,
         danger_repeated,
+        release_all_of_anyone,
         join_compares_lists,
         take_leaves_the_dead,
         release_undated,

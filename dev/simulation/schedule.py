@@ -37,6 +37,7 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
     Semaphore,
+    release_all,
 )
 from pynamodb_mutex.aio import AsyncMutex
 
@@ -438,6 +439,8 @@ class Client:
             count("interrupted")
         except MutexLostError:
             count("lost")
+        except MutexNotHeldError:
+            count("released by another thread")
         except (MutexTimeoutError, RowLockedError):
             count("held by others")
         except PynamoDBException:
@@ -562,6 +565,19 @@ class Client:
             self._work(self._rng.choice(group.members))
             if self._rng.random() < 0.3:
                 self._order(group.transaction, self._rng.choice(self._schedule._rows), None)
+
+    def lock_until_all_is_released(self) -> None:
+        """Lock one key, until a thread of the process releases all that it holds."""
+        mutex = Mutex.for_key(self._key(), model=Lock, **self._options())
+        with mutex:
+            self._work(mutex)
+            self._process.start_thread("handler", partial(self._release_all, mutex._mine()))
+            self._pause()
+
+    def _release_all(self, claim: Any) -> None:
+        report = dict(release_all(timeout=5.0))
+        if claim.held and claim.key not in report:
+            self._schedule.judge.fail(f"I5: {claim.key} was left out, and not reported")
 
     def lock_any(self) -> None:
         """Lock whichever key is free first."""

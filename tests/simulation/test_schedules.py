@@ -155,6 +155,7 @@ CAUGHT_ANYWHERE = {
     "release-by-key": 18, "token-per-client": 0, "no-guard": 17, "counter-reset": 0, "renewal-revives": 10,
     "wall-clock": 0, "early-taker": 3, "held-is-a-flag": 3, "lost-wake-up": 4, "queued-twice": 0,
     "renewal-forgotten": 3, "danger-unnoticed": 0, "danger-repeated": 0,
+    "release-all-of-anyone": 300,
 }  # fmt: skip
 CAUGHT_IN = {
     "fence-at-write": (size("order", 4, 2, late=0.2), 0),

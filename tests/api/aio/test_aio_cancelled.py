@@ -328,6 +328,15 @@ def lambda_of(clock, reported):
     return work
 
 
+async def test_task_that_loses_its_mutex_is_warned(scene):
+    async def lose():
+        await scene.async_mutex().acquire()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match=scene.key):
+        await lose()
+
+
 async def test_acquire_that_on_lost_returns_is_awaited(scene, clock):
     other = AsyncMutex.for_key("other", model=scene.here)
     mutex = scene.async_mutex(on_lost=lambda _: other.acquire())

@@ -221,15 +221,6 @@ def test_each_key_of_a_group_that_is_collected_is_named_unless_its_mutex_is_kept
     assert sorted(named) == [f"{scene.key}-a", f"{scene.key}-b"]
 
 
-async def test_task_that_loses_its_mutex_is_warned(scene):
-    async def lose():
-        await scene.async_mutex().acquire()
-        gc.collect()
-
-    with pytest.warns(ResourceWarning, match=scene.key):
-        await lose()
-
-
 def detached(scene):
     return held(scene.mutex()).detach()
 

@@ -386,18 +386,26 @@ def danger_repeated() -> Patches:
 
 def release_all_of_anyone() -> Patches:
     """`release_all` ends any claim in the rows of its locks, also one that another holds by now."""
-    request = Ending.request
+    request, make_last = Ending.request, release._make_last
+    last: list[Held] = []
+
+    def noted(held: Held) -> None:
+        last.append(held.together)
+        make_last(held)
 
     def of_anyone(self: Ending) -> Request:
         made = request(self)
-        if self.claim.together.may_go_on:
+        if self.claim.together in last:
             names = made.kwargs["ExpressionAttributeNames"]
             token = next(name for name, stands_for in names.items() if stands_for.endswith("token"))
             condition = made.kwargs["ConditionExpression"]
             made.kwargs["ConditionExpression"] = f"({condition}) OR attribute_exists ({token})"
         return made
 
-    return [patch.object(Ending, "request", of_anyone)]
+    return [
+        patch.object(Ending, "request", of_anyone),
+        patch.object(release, "_make_last", noted),
+    ]
 
 
 # -- fair waiters ----------------------------------------------------------------------------------

@@ -172,10 +172,12 @@ class Guard:
                 claim.shared.schedule.refresh(together)
         if self.ends:
             claim.note_unlocked()
-        else:
-            # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
-            # this one would have been refused; nor can it be any more, for the number that it expects is gone.
-            claim.change(Change.WRITTEN)
+        # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
+        # this one would have been refused; nor can it be any more, for the number that it expects is gone.
+        elif claim.change(Change.WRITTEN):
+            claim.shared.schedule.refresh(
+                claim.together
+            )  # it may be in danger again: see `HeldClaim.danger_at`
 
     def failed(self, *, in_doubt: bool) -> None:
         """Note that the write failed.
@@ -188,6 +190,7 @@ class Guard:
             # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
             doubt = in_doubt or self._was_in_doubt
             self.claim.change(Change.UNANSWERED if doubt else Change.NOT_UNLOCKED)
+            self.claim.shared.schedule.refresh(self.claim.together)  # as above
 
 
 class Refusal(NamedTuple):

@@ -423,7 +423,8 @@ class HeldClaim(Held):
         """Local time from which too little is left of the lease; infinity if nobody is to be notified of that."""
         options = self.options
         is_notified = self.contender.on_danger or self.shared.receivers["danger"]
-        if not (options.auto_renew or is_notified):
+        # nor while a write that releases it is under way, or may have been applied: nobody believes in it then
+        if not (options.auto_renew or is_notified) or self.belief.state is not State.HELD:
             return math.inf
         # A lease may come out much shorter than it was asked for, since server time is known to a second. The renewal
         # after a third of it comes in time all the same, and there is no danger before half of it has passed.

@@ -5,11 +5,12 @@ from email.utils import formatdate
 
 import pytest
 from kinds_of_locks import SUBJECTS, of
+from pynamodb.exceptions import PutError
 from signal_receivers import OnLost, hearing
 from two_clients import held
 from waits import until
 
-from dev.faultproxy import server_error, set_date, stall, through
+from dev.faultproxy import after, server_error, set_date, stall, through
 from pynamodb_mutex import Loss, Mutex
 from pynamodb_mutex.signals import danger
 
@@ -116,6 +117,25 @@ def test_receiver_of_the_signal_alone_is_told_of_a_lock_that_is_not_renewed(scen
         clock.advance(21)
         assert heard.the("danger")["token"] == mutex.token
     assert not danger.receivers
+
+
+def test_danger_is_reported_of_a_lock_only_while_no_write_may_have_released_it(row_scene, clock):
+    in_danger = OnLost()
+    row = row_scene.locked(auto_renew=False, on_danger=in_danger)
+    row_scene.proxy.next(after(lambda: clock.advance(21)), op="PutItem")
+    with pytest.raises(PutError):
+        row.save(type(row).last == "nobody", unlock=True)
+    # it was not applied: the lock is held as before, and the danger of it is reported now
+    lock, *_ = in_danger.wait()
+    assert lock.held
+    row_scene.proxy.next(after(lambda: clock.advance(7)), op="PutItem")
+    row.save(unlock=True)
+    assert len(in_danger.calls) == 1
+    in_danger = OnLost()
+    row = row_scene.locked(auto_renew=False, on_danger=in_danger)
+    row_scene.proxy.next(after(lambda: clock.advance(25)), op="PutItem")
+    row.save(unlock=True)
+    assert not in_danger.came.acquire(timeout=0.2)
 
 
 def test_lock_that_nobody_renews_or_listens_to_is_not_scheduled_for_a_danger(scene, clock, caplog):

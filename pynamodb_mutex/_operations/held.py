@@ -510,10 +510,10 @@ class HeldClaim(Held):
     @property
     def is_orphaned(self) -> bool:
         """Whether it is renewed, and nobody will release it: its thread or task has ended, or its mutex is gone."""
-        contender, together = self.contender, self.together
-        # A block may be left elsewhere than it was entered. It may also wait in a generator, whose end leaves it.
+        contender = self.contender
+        # Whoever has entered a block is kept by the lock's object until the block is left, perhaps elsewhere.
         is_left = contender.who() is None or contender.lock() is None
-        return is_left and not together.blocks and together.plan is not NEVER
+        return is_left and self.together.plan is not NEVER
 
     def reenters(self, caller: int) -> bool:
         """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""

@@ -39,6 +39,7 @@ def test_danger_is_reported_once_before_the_loss_when_renewals_fail(subject, clo
         parts = len(subject.parts(lock))
         until(lambda: caplog.text.count("may be lost: ") == parts)
         assert not on_lost.calls
+        assert not in_danger.came.acquire(timeout=0.2)
         clock.advance(5)
         clock.advance(7)
         assert on_lost.wait()[1] is Loss.UNREACHABLE

@@ -61,7 +61,7 @@ def test_a_waiting_thread_is_not_handed_the_lock_and_may_acquire_it_next(scene, 
     until(lambda: mutex._latest.contender.queue.turns)
     assert release_all() == []
     next_one = waiting.result()
-    assert "hand over" not in scene.proxy.kinds()
+    assert "hand_over" not in scene.proxy.kinds()
     assert next_one.held
     next_one.release()
 
@@ -240,14 +240,15 @@ def refused(scene):
 
 
 def generator(scene):
+    mutex = scene.mutex()
+
     def inside():
-        with scene.mutex():
+        with mutex:
             yield
 
-    waits = inside()
-    next(waits)
-    cycle = [waits]
-    cycle.append(cycle)
+    # in one circle, in which the collector comes to the mutex first
+    mutex.waits = inside()
+    next(mutex.waits)
 
 
 def entered_again(scene):

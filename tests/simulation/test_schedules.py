@@ -269,8 +269,8 @@ def test_small_world_without_faults_has_no_violation():
 
 def test_wall_clock_of_a_simulated_process_comes_from_the_seed():
     with broken("wall-clock"):
-        first, again = (play(3, keep_trace=True) for _ in range(2))
-    assert first.violation is not None
+        seed = next(seed for seed in range(100) if play(seed).violation)
+        first, again = (play(seed, keep_trace=True) for _ in range(2))
     assert first == again
 
 

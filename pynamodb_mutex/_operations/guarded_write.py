@@ -175,9 +175,8 @@ class Guard:
         # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
         # this one would have been refused; nor can it be any more, for the number that it expects is gone.
         elif claim.change(Change.WRITTEN):
-            claim.shared.schedule.refresh(
-                claim.together
-            )  # it may be in danger again: see `HeldClaim.danger_at`
+            # it may be in danger now: see `HeldClaim.danger_at`
+            claim.shared.schedule.refresh(claim.together)
 
     def failed(self, *, in_doubt: bool) -> None:
         """Note that the write failed.

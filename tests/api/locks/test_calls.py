@@ -364,7 +364,7 @@ def test_subclass_and_cause_that_cannot_be_pickled_survive_too():
 def test_holder_is_described_with_its_end_in_words():
     described = exceptions.describe_holder("me", 1700000000.25)
     assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in described
-    assert "an unnamed owner" in exceptions.describe_holder(None, 1.0)
+    assert "released, and kept until 1970-01-01T00:00:01" in exceptions.describe_holder(None, 1.0)
     assert exceptions.describe_holder("me", None) == "its holder is not known"
     # milliseconds, written into the row by hand: an end that no calendar has does not hide the error
     assert "held by 'me'" in exceptions.describe_holder("me", 1.7e12)

@@ -154,7 +154,7 @@ def test_tasks_that_are_left_are_cancelled_in_the_order_in_which_they_began():
 CAUGHT_ANYWHERE = {
     "release-by-key": 18, "token-per-client": 0, "no-guard": 17, "counter-reset": 0, "renewal-revives": 10,
     "wall-clock": 0, "early-taker": 3, "held-is-a-flag": 3, "lost-wake-up": 4, "queued-twice": 0,
-    "renewal-forgotten": 3, "danger-unnoticed": 0, "danger-repeated": 0,
+    "renewal-forgotten": 3, "danger-repeated": 0,
     "release-all-of-anyone": 300,
 }  # fmt: skip
 CAUGHT_IN = {
@@ -166,6 +166,7 @@ CAUGHT_IN = {
     "force-breaks-any": (size("one", 3, 12, late=0.2), 0),
     "unlocking-believes": (size("row", 5, lost_answer=0.3), 200),
     "upper-bound-of-all": (size("one", 3, 12, threads=3, keys=2), 107),
+    "danger-unnoticed": (size("one", 6, 6, keys=4), 0),
     "join-compares-lists": (size("fair", 5, lost_answer=0.1), 0),
     "take-leaves-the-dead": (size("fair", 5, 4), 28),
     "release-undated": (size("fair", 5, 4), 2),

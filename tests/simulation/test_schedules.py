@@ -154,8 +154,8 @@ def test_tasks_that_are_left_are_cancelled_in_the_order_in_which_they_began():
 CAUGHT_ANYWHERE = {
     "release-by-key": 18, "token-per-client": 0, "no-guard": 17, "counter-reset": 0, "renewal-revives": 10,
     "wall-clock": 0, "early-taker": 3, "held-is-a-flag": 3, "lost-wake-up": 4, "queued-twice": 0,
-    "renewal-forgotten": 3, "danger-repeated": 0,
-    "release-all-of-anyone": 300,
+    "renewal-forgotten": 3, "danger-repeated": 0, "release-all-of-anyone": 300, "kept-by-own-clock": 5,
+    "kept-is-handed-over": 18, "force-takes-any": 20, "kept-is-renewed": 47,
 }  # fmt: skip
 CAUGHT_IN = {
     "fence-at-write": (size("order", 4, 2, late=0.2), 0),

@@ -31,7 +31,7 @@ def release_all(timeout: float = RELEASE_PATIENCE) -> list[tuple[str, Exception]
 
     For a handler of SIGTERM, and for the end of a Lambda environment. Each acquisition ends, however often a reentrant
     lock was entered, and none is handed over to another thread. Those that hold them are not stopped: for them
-    ``held`` is False, guarded writes and `release` raise MutexNotHeldError, and a ``with`` block ends without an
+    ``held`` is False, guarded writes and ``release`` raise MutexNotHeldError, and a ``with`` block ends without an
     error, as after any release inside it. ``on_lost`` is not called for that. A task should call it by
     ``asyncio.to_thread``, or its loop stands still meanwhile.
 
@@ -43,9 +43,9 @@ def release_all(timeout: float = RELEASE_PATIENCE) -> list[tuple[str, Exception]
             what has no answer by then is reported.
 
     Returns:
-        The key of each lock that was not released, and why: MutexLostError if it had been lost, the error of the request,
-        or MutexError if there was no time. Renewal ends for all but those for which there was no time to begin. Empty if
-        all were released.
+        The key of each lock that was not released, with the reason. That is MutexLostError if it had been lost, the error of
+        the request, or MutexError if there was no time. Renewal ends for all but those for which there was no time to begin.
+        Empty if all were released.
 
     Raises:
         TypeError: If the timeout is not a number.

@@ -318,9 +318,9 @@ def kept_is_handed_over() -> Patches:
     """A release before ``hold_at_least`` hands the lock over to the next waiter of its process."""
     next_in_line = release._hand_over_to_next
 
-    def hand_over(ending: Any, by: float | None) -> Any:
+    def hand_over(ending: Any) -> Any:
         keeps_until, ending.keeps_until = ending.keeps_until, -math.inf
-        done = yield from next_in_line(ending, by)
+        done = yield from next_in_line(ending)
         ending.keeps_until = keeps_until
         return done
 

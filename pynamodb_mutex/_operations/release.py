@@ -87,7 +87,8 @@ def release(
         if held.is_group:
             is_ended = not endings or (lost is None and (yield from _send_together(endings)))
         else:
-            is_ended = not endings or (yield from _hand_over_to_next(endings[0], by))
+            hands_over = by is None
+            is_ended = not endings or (hands_over and (yield from _hand_over_to_next(endings[0])))
         for ending in [] if is_ended else endings:
             try:
                 yield from ending.send(ending.request)
@@ -288,13 +289,10 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
     return answer.applied
 
 
-def _hand_over_to_next(ending: Ending, by: float | None) -> Operation[bool]:
-    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended.
-
-    Not if all that the process holds is released: ``by`` is then not None, see `release`.
-    """
+def _hand_over_to_next(ending: Ending) -> Operation[bool]:
+    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
     claim, shared = ending.claim, ending.claim.shared
-    if by is not None or ending.keeps_until > shared.now:
+    if ending.keeps_until > shared.now:
         return False  # the waiters of this process wait as all others do
     poll = claim.options.poll
     turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)

@@ -245,7 +245,7 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
-LEFT = []
+UNRELEASED = []
 
 
 @pytest.mark.parametrize("turn", [1, 2])
@@ -256,8 +256,8 @@ def test_each_test_has_an_empty_table(dynamodb, lock_table, turn):
     assert lock_table.Meta.table_name == "mine"
     assert lock_table._get_connection().describe_table()["TableName"] == "mine"
     assert list(LockItem.scan()) == []
-    LEFT.append(Mutex.for_key("left behind"))
-    LEFT[-1].acquire()
+    UNRELEASED.append(Mutex.for_key("never released"))
+    UNRELEASED[-1].acquire()
 
 
 def test_without_a_table(lock_table):

@@ -65,7 +65,7 @@ MEMBERS = {
     "Renew": ["ensure_held", "renew"],
     "The lock, and this acquisition of it": [
         *("key", "keys", "members", "permit", "row", "owner", "token", "fencing_token"),
-        *("fencing_tokens", "abandoned", "abandoned_by", "data"),
+        *("range_key", "fencing_tokens", "abandoned", "abandoned_by", "data"),
     ],
     "Write under the lock": ["transaction", "save_data"],
     "Hand over to another process": ["detach", "attach"],

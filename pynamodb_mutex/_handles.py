@@ -19,6 +19,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
+from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._operations.options import Made, check_at_least, check_bool, check_lease
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.renew import ensure_held, renew
@@ -167,9 +168,22 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def key(self) -> str:
-        """The lock's key; of any of several, that of this acquisition, and before the first a description of all keys."""
+        """The lock's key; of any of several, that of this acquisition, and before the first a description of all keys.
+
+        With a range key, the hash key alone.
+        """
         claim = self._mine()
-        return self._options.key if claim is None else claim.key
+        return self._options.key if claim is None else claim.options.key
+
+    @property
+    def range_key(self) -> Any:
+        """The range key that was given with the key; None if none was."""
+        return self._options.range_key
+
+    @property
+    def _name(self) -> str:
+        """What messages call the lock; with several keys to choose from, the key of this acquisition."""
+        return self.key if self.range_key is None else self._options.name
 
     @property
     def token(self) -> str:
@@ -225,7 +239,7 @@ class HandleOfOne(Handle["HeldClaim"]):
         return None if claim is None else claim.data
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
-        return MutexNotHeldError(f"{what}: {shown(self.key)} is not held", key=self.key)
+        return MutexNotHeldError(f"{what}: {shown(self._name)} is not held", key=self._name)
 
     def _state(self) -> str:
         claim = self._mine()
@@ -235,7 +249,7 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def _shown(self) -> str:
-        return f"{shown(self.key)} in {self._options.model.Meta.table_name}"
+        return f"{shown(self._name)} in {self._options.model.Meta.table_name}"
 
 
 class Lock(Handle[H]):
@@ -601,8 +615,9 @@ class LockGroup(Lock["Held"]):
 
         With reentrant locks, another object with the keys in another order may have acquired them.
         """
-        found = {(claim.options.model, claim.key): claim for claim in held.claims}
-        return [found[lock._options.model, lock._options.key] for lock in self._locks]
+        found = {(claim.options.model, claim.contender.row_name): claim for claim in held.claims}
+        each = [lock._options for lock in self._locks]
+        return [found[own.model, lock_name(own.model, own.key, own.row)] for own in each]
 
     def _reentered(self, attempt: AcquisitionOfSeveral, me: Caller) -> Held | None:
         holders = [contender.key_queue.holder for contender in attempt.contenders]
@@ -626,8 +641,8 @@ class LockGroup(Lock["Held"]):
             mine = lock._attempts.get(me)
             if mine is not None:
                 if mine.stands_at(attempt.shared.now):
-                    msg = f"{shown(lock.key)} is already held by this thread or task"
-                    raise MutexAlreadyHeldError(msg, key=lock.key, owner=mine.contender.owner)
+                    msg = f"{shown(lock._name)} is already held by this thread or task"
+                    raise MutexAlreadyHeldError(msg, key=lock._name, owner=mine.contender.owner)
                 mine.abandon()
         for handle in (self, *self._locks):
             handle._attempts[me] = None
@@ -641,11 +656,11 @@ class LockGroup(Lock["Held"]):
         return held
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
-        return MutexNotHeldError(f"{what}: {self._shown} are not held", key=self._locks[0].key)
+        return MutexNotHeldError(f"{what}: {self._shown} are not held", key=self._locks[0]._name)
 
     @property
     def _shown(self) -> str:
-        return shown_all([lock._options.key for lock in self._locks])
+        return shown_all([lock._name for lock in self._locks])
 
     def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
         key, claim = attempt.in_the_way

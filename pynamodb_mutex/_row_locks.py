@@ -333,7 +333,7 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
         return Mutex.for_key(name, model=lock_model, **options)._options
-    for option in ("data", "delete_on_release", "fair"):
+    for option in ("data", "delete_on_release", "fair", "attributes", "must_exist"):
         if options.get(option):
             msg = f"{option} needs a lock_model: the lock of {name} stands in the row itself"
             raise TypeError(msg)

@@ -55,6 +55,7 @@ def synchronized(
     template: str,
     *,
     on_locked: Literal["wait"] = ...,
+    range_key: Any = ...,
     model: type[LockItem] = ...,
     **options: Unpack[Options],
 ) -> Waiting: ...
@@ -63,6 +64,7 @@ def synchronized(
     template: str,
     *,
     on_locked: Literal["skip"],
+    range_key: Any = ...,
     model: type[LockItem] = ...,
     **options: Unpack[Options],
 ) -> Skipping: ...
@@ -70,6 +72,7 @@ def synchronized(
     template: str,
     *,
     on_locked: str = "wait",
+    range_key: Any = None,
     model: type[LockItem] = LockItem,
     **options: Unpack[Options],
 ) -> Any:
@@ -86,6 +89,7 @@ def synchronized(
         on_locked: What a call does if another holds the lock: "wait", and raise MutexTimeoutError after
             ``timeout`` seconds; or "skip" the call and return None, after one attempt, or after ``timeout``
             seconds if given.
+        range_key: The range key of the lock's row. A string is a template, as that of the key.
         model: The lock table.
         **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
 
@@ -109,11 +113,13 @@ def synchronized(
     skips = on_locked == "skip"
     if skips and options.get("timeout") is None:
         options = {**options, "timeout": 0.0}
-    Mutex.for_key("-", model=model, **options)  # refuses invalid options now, not at the first call
+    # refuses invalid options now, not at the first call
+    Mutex.for_key("-", range_key=range_key, model=model, **options)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function(function)
         key_of = _Key(template, function)
+        range_of = _Key(range_key, function) if isinstance(range_key, str) else None
         wrap: Any = locked_calls
         kind: Any = Mutex
         if is_async(function):
@@ -122,7 +128,8 @@ def synchronized(
             wrap, kind = locked_coroutines, AsyncMutex
 
         def lock(*args: Any, **kwargs: Any) -> Any:
-            return kind.for_key(key_of(*args, **kwargs), model=model, **options)
+            part = range_of(*args, **kwargs) if range_of else range_key
+            return kind.for_key(key_of(*args, **kwargs), range_key=part, model=model, **options)
 
         wrapped: Callable[..., Any] = wrap(function, lock, skips=skips)
         return wrapped

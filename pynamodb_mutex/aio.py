@@ -73,6 +73,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         cls,
         key: str,
         *,
+        range_key: Any = None,
         model: type[LockItem] = LockItem,
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
@@ -81,6 +82,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
 
         Args:
             key: 1 to 2048 bytes of UTF-8.
+            range_key: The range key of the lock's row: see `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
             model: The lock table.
             cancel_on_loss: Cancel the task that holds the lock when the lock is lost. An ``async with`` block
                 that ends by this cancellation raises MutexLostError.
@@ -94,7 +96,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
             ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
         """
         cls._called("for_key", options)
-        make = functools.partial(Mutex.for_key, key, model=model)
+        make = functools.partial(Mutex.for_key, key, range_key=range_key, model=model)
         return cls._made(make, cancel_on_loss, options)
 
     @classmethod

@@ -83,4 +83,4 @@ class Semaphore(AnyOf):
     def permit(self) -> int | None:
         """Number of the permit that this acquisition got, from 1; None before the first."""
         claim = self._mine()
-        return None if claim is None else int(claim.key.rpartition(_PERMIT)[2])
+        return None if claim is None else int(claim.options.key.rpartition(_PERMIT)[2])

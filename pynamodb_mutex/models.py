@@ -30,11 +30,11 @@ from pynamodb_mutex._dynamodb.connection import (
     POOL_CONNECTIONS,
     READ_TIMEOUT,
 )
-from pynamodb_mutex._dynamodb.keys import check_key, key_of
-from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
-from pynamodb_mutex._operations.options import check_retention
-from pynamodb_mutex._operations.release import force
-from pynamodb_mutex._operations.retry import learn_time, scanned_page
+from pynamodb_mutex._dynamodb.keys import check_key, hash_key_of, key_of
+from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection, range_key_name
+from pynamodb_mutex._operations.options import check_owner, check_retention
+from pynamodb_mutex._operations.release import force, set_closed
+from pynamodb_mutex._operations.retry import learn_time, page_of_claims
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, YEAR_10000, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime.process import current_process, lock_models
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
+
+    from pynamodb_mutex._dynamodb.keys import RawItem
 
 M = TypeVar("M", bound=Model)
 
@@ -92,13 +94,15 @@ def check_stored_names(model: type[Model]) -> None:
             raise TypeError(msg)
 
 
-def held_rows(model: type[M]) -> Iterator[M]:
-    """Iterate over the rows of a model whose locks are held now: see `LockItem.held`."""
+def held_rows(model: type[M], hash_key: RawItem | None = None) -> Iterator[M]:
+    """Iterate over the rows of a model, or of one hash key, whose locks are held now: see `LockItem.held`."""
     process = current_process()
     store, start = process.store(model), None
     while True:
-        page = run(process, scanned_page(process, store, start))
-        for raw in filter(store.layout.is_the_models, page["Items"]):
+        page = run(process, page_of_claims(process, store, start, hash_key))
+        for raw in page["Items"]:
+            if hash_key is None and not store.layout.is_the_models(raw):
+                continue
             claim = store.layout.claim(raw)
             try:
                 claim.check()
@@ -122,7 +126,7 @@ class LockItem(Model):
     """The lock table as a PynamoDB model: the row of one lock.
 
     Subclass it to choose another table, region or host (``class Meta``), other stored names
-    (``attr_name=``), additional attributes, or a range key with a default. A subclass has a connection of
+    (``attr_name=``), additional attributes, or a range key, whose default need not be given for each lock. A subclass has a connection of
     its own, with a connect timeout of 1 s and a read timeout of 2 s unless its ``Meta`` says otherwise.
 
     Do not write rows by hand; use `force_release` to free a lock.
@@ -144,6 +148,8 @@ class LockItem(Model):
         free_since (float | None): When the last claim was ended, or the first in line last gave up, in seconds of
             DynamoDB's time since the epoch, at most two seconds late. It does not say when the present claim began or
             ends.
+        closed (str | None): Why nobody can acquire the lock: see `close`; None if it is open.
+        kept_until (float | None): The ``ttl`` that the row of a closed lock keeps, whoever writes it.
     """
 
     class Meta(metaclass=_DefaultMeta):
@@ -169,21 +175,24 @@ class LockItem(Model):
     data = JSONAttribute(null=True)
     waiting = ListAttribute(of=UnicodeAttribute, null=True)
     free_since = NumberAttribute(null=True)
+    closed = UnicodeAttribute(null=True)
+    kept_until = NumberAttribute(null=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the subclass a connection of its own, and its Meta the defaults.
 
         Raises:
-            TypeError: If its retention is not a number; if it has another use for ``waiting`` or ``free_since``, or
+            TypeError: If its retention is not a number; if it has another use for a name such as ``waiting``, or
                 stores two attributes under one name.
             ValueError: If its retention is negative, infinite, NaN or over 100 years.
         """
         # PynamoDB would use the parent's connection where the tables have the same name, even in different regions
         forget_connection(cls)
         check_retention(cls.retention)
-        for name, kind in (("waiting", ListAttribute), ("free_since", NumberAttribute)):
-            # Before there were fair locks, a subclass could have an attribute of its own under these names. It would
-            # silently become the lock's.
+        for name in ("waiting", "free_since", "closed", "kept_until"):
+            kind = type(LockItem.get_attributes()[name])
+            # A subclass may have an attribute of its own under a name that locks use since then. It would silently become
+            # the lock's.
             if not isinstance(cls.__dict__.get(name, kind()), kind):
                 msg = (
                     f"{cls.__name__}.{name} belongs to the lock: use another name for an attribute of your "
@@ -228,22 +237,29 @@ class LockItem(Model):
         create_table.create(cls, wait=wait, options=create_table_options)
 
     @classmethod
-    def held(cls) -> Iterator[Self]:
-        """Iterate over the items that are held now, in no particular order. Reads the whole table.
+    def held(cls, key: str | None = None) -> Iterator[Self]:
+        """Iterate over the items that are held now, in no particular order. Reads the whole table, or what has the key.
+
+        If the range key has a default, the items of the whole table are those under that default: others may be those of
+        other models.
 
         Not guaranteed: that all items are from one instant. A page is read when the iteration reaches it.
 
         Rows that are not a lock's, or that this model cannot read, such as one whose ``data`` is not JSON, are
         skipped with a warning in the log.
 
+        Args:
+            key: A hash key, for its items under all range keys, in the order of these; None for all items.
+
         Raises:
-            pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached.
+            InvalidKeyError: For a key that no lock can have.
+            pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached; with a key, QueryError.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing.
         """
-        return held_rows(cls)
+        return held_rows(cls, None if key is None else hash_key_of(cls, check_key(key)))
 
     @classmethod
-    def force_release(cls, key: str) -> bool:
+    def force_release(cls, key: str, range_key: Any = None) -> bool:
         """Break the claim that is in the row now, and no later one.
 
         From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the
@@ -255,6 +271,7 @@ class LockItem(Model):
 
         Args:
             key: The lock's key.
+            range_key: Its range key, if it has one that is not the default.
 
         Returns:
             Whether a claim was broken, or a row repaired. False if there was nothing to break; or if the lock changed
@@ -267,8 +284,60 @@ class LockItem(Model):
                 happens to the read before it.
         """
         process = current_process()
-        row = key_of(cls, check_key(key))
+        row = key_of(cls, check_key(key), range_key)
         return run(process, force(process, process.store(cls), row, key))
+
+    @classmethod
+    def close(cls, key: str, reason: str, range_key: Any = None) -> None:
+        """Close a key: nobody acquires its lock until `open`, and who waits or asks for it gets MutexClosedError.
+
+        This also concerns waiters from before, in line or not, and the next thread to which a lock would be handed over.
+        A holder keeps the lock, renews it, writes under it and releases it; a ticket for it can still be attached. The row
+        is created if there is none, and stays until it is opened, whatever its ``retention``. Closing a closed key
+        replaces the reason.
+
+        Not guaranteed: that processes with a version of this library from before 0.1.0 respect it; nor writes of rows
+        without their lock, where this is their ``lock_model``.
+
+        Args:
+            key: The lock's key.
+            reason: Why, for people; it is in the error.
+            range_key: Its range key, if it has one that is not the default.
+
+        Raises:
+            InvalidKeyError: For a key that no lock can have.
+            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
+            TypeError: If the reason is not a str.
+            ValueError: If the reason is empty, or cannot be encoded in UTF-8.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
+                happens to the read before it.
+        """
+        check_owner(reason, "reason")
+        cls._set_closed(key, reason, range_key)
+
+    @classmethod
+    def open(cls, key: str, range_key: Any = None) -> None:
+        """Open a key that was closed. Without a row, create one of a free lock: see ``must_exist`` of `Mutex.for_key`.
+
+        Not guaranteed: that waiters see it at once. One may still raise MutexClosedError in the second after it.
+
+        Args:
+            key: The lock's key.
+            range_key: Its range key, if it has one that is not the default.
+
+        Raises:
+            InvalidKeyError: For a key that no lock can have.
+            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
+                happens to the read before it.
+        """
+        cls._set_closed(key, None, range_key)
+
+    @classmethod
+    def _set_closed(cls, key: str, reason: str | None, range_key: Any) -> None:
+        process = current_process()
+        row = key_of(cls, check_key(key), range_key)
+        run(process, set_closed(process, process.store(cls), row, reason))
 
     @property
     def is_held(self) -> bool:
@@ -291,7 +360,9 @@ class LockItem(Model):
         store = process.store(type(self))
         store.connection.open()
         if not store.knows_time(float(self.lease or SHORTEST_LEASE), process.read_clock()):
-            run(process, learn_time(process, store, key_of(type(self), self.key)))
+            own = range_key_name(type(self))
+            row = key_of(type(self), self.key, own and getattr(self, own))
+            run(process, learn_time(process, store, row))
         bounds, now = store.bounds, process.read_clock()
         if bounds is None:
             # no end can be compared with a time: a waiter would watch the claim for a whole lease from now on

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
-from pynamodb_mutex._dynamodb.layout import serialize_data
+from pynamodb_mutex._dynamodb.layout import serialize_attributes, serialize_data
 from pynamodb_mutex._handles import HandleOfOne, Lock, LockGroup
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
@@ -40,7 +40,7 @@ from pynamodb_mutex.exceptions import (
 from pynamodb_mutex.models import LockItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb.models import Model
     from pynamodb.transactions import TransactWrite
@@ -118,6 +118,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         cls,
         key: str,
         *,
+        range_key: Any = None,
         model: type[LockItem] = LockItem,
         lease: float = 30.0,
         timeout: float | None = FOREVER,
@@ -133,11 +134,15 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         hold_at_least: float | None = None,
         on_danger: Callable[[Mutex], object] | None = None,
         danger: float | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        must_exist: bool = False,
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
         Args:
             key: 1 to 2048 bytes of UTF-8.
+            range_key: The range key of the lock's row, of the type of the model's attribute; by default the default
+                of that. Two locks that differ in it alone are two locks.
             model: The lock table.
             lease: Seconds until the lock expires unless it is renewed, at least 0.5 and at most 100 years. The lock of
                 a dead holder is free after about this time.
@@ -163,10 +168,16 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 applied. Not guaranteed: that it comes before the loss if the process stands still meanwhile.
             danger: Seconds of the lease, at most half of it; None for a third of it. Of a lease that comes out shorter
                 than it was asked for, half passes in any case.
+            attributes: Values of attributes that the model has of its own, by name, written into the row with the claim
+                in place of the defaults. Like ``data``, what is not given stays as it is stored, also by another holder.
+            must_exist: Acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist. Earlier
+                use leaves a row for the model's ``retention``, and `LockItem.open <pynamodb_mutex.LockItem.open>` creates one.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: For an option of a wrong type, or data that is not JSON.
+            InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
+                without a range key where the model has one without a default.
+            TypeError: For an option of a wrong type, or data that is not JSON; for an attribute that the model does not
+                have, or a value that it cannot have; for ``must_exist`` with ``delete_on_release``.
             ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under
                 0.5 s; for a danger of 0, or of more than half of the lease; for NaN or infinity in the data, or data over 400 KB.
         """
@@ -174,9 +185,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         if not (isinstance(model, type) and issubclass(model, LockItem)):
             msg = f"model must be LockItem or a subclass of it, not {model!r}"
             raise TypeError(msg)
+        serialize_attributes(model, attributes or {})  # refuses wrong ones now
         checked = LockOptions(
             key=check_key(key),
-            row=key_of(model, key),
+            row=key_of(model, key, range_key),
             model=model,
             lease=lease,
             timeout=FOREVER if timeout is None else timeout,
@@ -192,6 +204,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             hold_at_least=hold_at_least,
             on_danger=on_danger,
             danger=danger,
+            attributes=None if attributes is None else dict(attributes),
+            must_exist=must_exist,
+            range_key=range_key,
         )
         checked.check()
         return made(cls, checked)
@@ -290,7 +305,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     @classmethod
     def _for_ticket(cls, ticket: Ticket, model: Any, **options: Unpack[Options]) -> Mutex:
         own: Options = {"lease": ticket.lease, **options}
-        return cls.for_key(ticket.key, model=model, **own)
+        return cls.for_key(ticket.key, range_key=ticket.range_value(model), model=model, **own)
 
     @classmethod
     def any_of(
@@ -340,9 +355,11 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 the lock, which is renewed without end, by another mutex, or because it would block the event
                 loop of a task that so holds the lock, or is before it in line. (With a timeout, the latter
                 emits a RuntimeWarning.)
+            MutexClosedError: If the key is closed, also with ``force``: see `LockItem.close <pynamodb_mutex.LockItem.close>`.
             TypeError: For ``force`` with a lock on any of several keys, such as a semaphore.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.DoesNotExist: With ``must_exist``, if there is no row.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed, answered
                 later than the lease allows, or was unreachable until the timeout, or for 10 s at an endpoint that has
@@ -385,9 +402,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # lost: the lock may be released at any moment, so nothing can begin under it.
         if not (self._options.reentrant and mine.held_at(now)):
             msg = (
-                f"{shown(self._options.key)} is already held by this thread or task, by this mutex"
+                f"{shown(self._options.name)} is already held by this thread or task, by this mutex"
             )
-            raise MutexAlreadyHeldError(msg, key=self._options.key, owner=mine.contender.owner)
+            raise MutexAlreadyHeldError(msg, key=self._options.name, owner=mine.contender.owner)
         mine.depth += 1
         return mine
 
@@ -626,9 +643,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         holder = attempt.holder
         owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
         return MutexTimeoutError(
-            f"{shown(self._options.key)} was not free within {self._options.timeout} s: "
+            f"{shown(self._options.name)} was not free within {self._options.timeout} s: "
             f"{describe_holder(owner, ends)}",
-            key=self._options.key,
+            key=self._options.name,
             owner=owner,
             expires_at=ends,
         )
@@ -673,6 +690,8 @@ class AnyOf(Mutex):
         """
         common = Mutex.for_key(keys[0], model=model, **options)._options
         common.check_unfair("of several keys each has a line of its own")
+        if common.must_exist:
+            raise TypeError("must_exist=True is for one key: of several, any row may be missing")
         each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
         return made(cls, common._replace(key=name), each)
 
@@ -752,7 +771,7 @@ class MutexGroup(LockGroup):
             # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
             name = row_name(mutex._options.model, mutex._options.row)
             if members.setdefault(name, mutex)._options != mutex._options:
-                msg = f"{shown(mutex.key)} comes twice, with different options: one lock has but one set"
+                msg = f"{shown(mutex._name)} comes twice, with different options: one lock has but one set"
                 raise ValueError(msg)
         # the group's own options: only timeout and poll are used, so any key serves
         return made(MutexGroup, list(members.values()), Mutex.for_key("keys", **options)._options)
@@ -760,7 +779,7 @@ class MutexGroup(LockGroup):
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the order in which they were given, each once."""
-        return tuple(lock.key for lock in self._locks)
+        return tuple(lock._name for lock in self._locks)
 
     @property
     def members(self) -> tuple[Mutex, ...]:
@@ -780,7 +799,7 @@ class MutexGroup(LockGroup):
             MutexError: With ``delete_on_release``, because the tokens could fall; or if two locks have the
                 same key in two tables: then read them from the `members`.
         """
-        tokens = {lock.key: lock.fencing_token for lock in self._locks}
+        tokens = {lock._name: lock.fencing_token for lock in self._locks}
         if len(tokens) < len(self._locks):
             msg = f"{self._shown}: a key comes from two tables; ask each of .members for its token"
             raise MutexError(msg)

@@ -31,7 +31,7 @@ The classes below name the arguments, for type checkers: ``def receiver(sender, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pynamodb.signals import signals_available
 
@@ -71,16 +71,18 @@ class _OfAHold(TypedDict):
     owner: str
     token: str
     fencing_token: int | None
+    attributes: dict[str, Any] | None
 
 
 class Acquired(_OfAHold):
     """Arguments of `acquired`.
 
     Attributes:
-        key: The lock's key.
+        key: The lock's key; with a range key, both, separated by a blank.
         owner: The holder's label.
         token: Random id of the acquisition.
         fencing_token: Its fencing token; None with ``delete_on_release``.
+        attributes: What the holder gave as ``attributes``; None if nothing.
         waited: Seconds since the call of ``acquire``.
         attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread
             handed the lock over before this one sent a request. The requests of a group count for each of
@@ -111,10 +113,12 @@ class Contended(TypedDict):
         holder_token: Random id of the holder's acquisition.
         holder_fencing_token: Its fencing token.
         expires_at: End of the holder's claim, in seconds of DynamoDB's time since the epoch.
+        attributes: What the waiter gave as ``attributes``; None if nothing.
     """
 
     key: str
     owner: str
+    attributes: dict[str, Any] | None
     holder: str | None
     holder_token: str | None
     holder_fencing_token: int | None
@@ -131,17 +135,19 @@ class NotAcquired(TypedDict):
         attempts: As in `Acquired`.
         error: The exception that was raised; CancelledError for a cancelled task. None if the lock was held
             by another until the timeout.
+        attributes: As in `Contended`.
     """
 
     key: str
     owner: str
+    attributes: dict[str, Any] | None
     waited: float
     attempts: int
     error: BaseException | None
 
 
 class Renewed(_OfAHold):
-    """Arguments of `renewed`, in addition to the first four of `Acquired`.
+    """Arguments of `renewed`, in addition to the first five of `Acquired`.
 
     Attributes:
         expires_at: The new end, in seconds of DynamoDB's time since the epoch.
@@ -153,7 +159,7 @@ class Renewed(_OfAHold):
 
 
 class RenewalFailed(_OfAHold):
-    """Arguments of `renewal_failed`, in addition to the first four of `Acquired`.
+    """Arguments of `renewal_failed`, in addition to the first five of `Acquired`.
 
     Attributes:
         expires_at: End of the claim, in seconds of DynamoDB's time since the epoch; retries end then.
@@ -165,7 +171,7 @@ class RenewalFailed(_OfAHold):
 
 
 class Danger(_OfAHold):
-    """Arguments of `danger`, in addition to the first four of `Acquired`.
+    """Arguments of `danger`, in addition to the first five of `Acquired`.
 
     Attributes:
         remaining: Seconds that were left of the lease when this was noticed; of several locks, of the first to end.
@@ -175,7 +181,7 @@ class Danger(_OfAHold):
 
 
 class Lost(_OfAHold):
-    """Arguments of `lost`, in addition to the first four of `Acquired`.
+    """Arguments of `lost`, in addition to the first five of `Acquired`.
 
     Attributes:
         loss: Why the lock was lost.
@@ -189,7 +195,7 @@ class Lost(_OfAHold):
 
 
 class Released(_OfAHold):
-    """Arguments of `released`, in addition to the first four of `Acquired`.
+    """Arguments of `released`, in addition to the first five of `Acquired`.
 
     Attributes:
         held_for: Seconds since the acquisition.
@@ -202,7 +208,7 @@ class Released(_OfAHold):
 
 
 class HandedOver(_OfAHold):
-    """Arguments of `handed_over`, in addition to the first four of `Acquired`.
+    """Arguments of `handed_over`, in addition to the first five of `Acquired`.
 
     Attributes:
         held_for: Seconds since the acquisition.

@@ -17,26 +17,28 @@ _TAKE = {
     "ConditionExpression": (
         "(((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1)) AND"
         " (((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
-        " attribute_not_exists (#4)) AND (attribute_not_exists (#5) OR attribute_type (#5, :5))))"
+        " (attribute_not_exists (#4) AND attribute_not_exists (#5))) AND (attribute_not_exists (#6) OR"
+        " attribute_type (#6, :5))))"
     ),
     "UpdateExpression": (
-        "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11,"
-        " #3 = if_not_exists (#3, :12) + :13, #9 = if_not_exists (#9, :14)"
+        "SET #7 = if_not_exists (#6, :6), #1 = :7, #6 = :8, #8 = :9, #0 = :10,"
+        " #9 = if_not_exists (#10, :11), #3 = if_not_exists (#3, :12) + :13,"
+        " #11 = if_not_exists (#11, :14)"
     ),
     "ExpressionAttributeNames": {
         "#0": "expires_at", "#1": "token", "#2": "key", "#3": "version",
-        "#4": "recordVersionNumber", "#5": "owner", "#6": "abandoned_by", "#7": "lease",
-        "#8": "ttl", "#9": "writes",
+        "#4": "recordVersionNumber", "#5": "closed", "#6": "owner", "#7": "abandoned_by",
+        "#8": "lease", "#9": "ttl", "#10": "kept_until", "#11": "writes",
     },
     "ReturnValues": "ALL_NEW",
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }  # fmt: skip
 _RELEASE = {
     "ConditionExpression": "((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
-    "UpdateExpression": "SET #3 = :2, #4 = :3 REMOVE #2, #5, #6",
+    "UpdateExpression": "SET #3 = :2, #4 = if_not_exists (#5, :3) REMOVE #2, #6, #7",
     "ExpressionAttributeNames": {
         "#0": "token", "#1": "version", "#2": "expires_at", "#3": "free_since", "#4": "ttl",
-        "#5": "owner", "#6": "lease",
+        "#5": "kept_until", "#6": "owner", "#7": "lease",
     },
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }  # fmt: skip

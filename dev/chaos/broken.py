@@ -122,6 +122,48 @@ def guard_by_token() -> Patches:
     return [patch.object(Layout, "guarding", guarding)]
 
 
+def closed_to_newcomers() -> Patches:
+    """A closed key refuses those who come later, and not those who were waiting before."""
+    is_a_locks, observe = Layout.is_a_locks, acquire.Acquisition.observe
+
+    def also_closed(self: Layout) -> Any:
+        either = property(lambda layout: layout.closed.exists() | layout.closed.does_not_exist())
+        with patch.object(Layout, "is_open", either):
+            return is_a_locks(self)
+
+    def patient(self: Any, claim: Claim, received: float) -> None:
+        if self.observed.claim is None:
+            observe(self, claim, received)
+        else:
+            self.observed.see(claim._replace(closed=None), received)
+
+    return [
+        patch.object(Layout, "is_a_locks", also_closed),
+        patch.object(acquire.Acquisition, "observe", patient),
+    ]
+
+
+def closed_is_handed_over() -> Patches:
+    """A closed key is handed over to the next waiter of the holder's process."""
+    hand_over = Requests.hand_over
+
+    def also_closed(self: Requests, values: Any) -> Any:
+        with patch.object(Layout, "is_open", property(lambda layout: layout.has_claim)):
+            return hand_over(self, values)
+
+    return [patch.object(Requests, "hand_over", also_closed)]
+
+
+def closed_by_date() -> Patches:
+    """The TTL of a closed key is that of its last release."""
+
+    def dated(self: Layout) -> Any:
+        attribute = self.ttl_attribute
+        return [] if attribute is None else [attribute.set(slot("N", "ttl"))]
+
+    return [patch.object(Layout, "dated", dated)]
+
+
 def no_guard() -> Patches:
     """A guarded write checks nothing but that the row exists."""
     return [patch.object(Layout, "guarding", _exists)]
@@ -286,7 +328,7 @@ def force_takes_any() -> Patches:
     def take(self: Store, key: Any, before: Any, own: Any, values: Any) -> Request:
         if not own.token.startswith(FORCED_MARK):
             return hand_over(self, key, before, own, values)
-        template = self.requests._passed_on(self.layout.has_claim)["data" in values]
+        template = self.requests._passed_on("force", self.layout.has_claim, values)
         return self.update(template, key, {**values, "token": own.token})
 
     return [patch.object(Store, "hand_over", take)]
@@ -510,6 +552,9 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         no_own_token,
         guard_by_token,
         no_guard,
+        closed_to_newcomers,
+        closed_is_handed_over,
+        closed_by_date,
         fence_at_write,
         counter_reset,
         save_moves_end_back,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
 from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss
+from pynamodb_mutex._protocol.claim import FORCED_MARK, YEAR_10000, Loss
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP
 from pynamodb_mutex._runtime.callers import caller
 
@@ -174,6 +174,7 @@ class Judge(Observer):
             )
         if watched.prefix == "":
             self._check_line(process, place, old, new)
+            self._check_closed(process, place, old, new)
         self._check_write(process, place, watched, old, new)
 
     def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
@@ -228,6 +229,19 @@ class Judge(Observer):
             self.fail(
                 f"hold: {process.name} has {place} at {self._world.now:.1f}, before {least:.1f}"
             )
+
+    def _check_closed(
+        self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
+    ) -> None:
+        """Check that nobody acquires a closed lock, and that its row is kept. Whoever has a ticket continues to hold it."""
+        # a claim that is kept after a release has a token of its own, and no owner
+        is_acquired = new.get("token") != old.get("token") and {"expires_at", "owner"} <= {*new}
+        if is_acquired and "closed" in old and old["token"]["S"] not in self.detached:
+            self.fail(f"closed: {process.name} took {place}, which is closed")
+        if "closed" in old and not new:
+            self.fail(f"closed: {process.name} deleted {place}, which is closed")
+        if "closed" in new and float(new["ttl"]["N"]) < YEAR_10000 - 10:
+            self.fail(f"closed: the TTL may delete {place}, which is closed")
 
     # -- fair waiters -------------------------------------------------------------------------------
 

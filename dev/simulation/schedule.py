@@ -31,6 +31,7 @@ from dev.simulation.world import EPOCH, Process, ViolationError, World
 from pynamodb_mutex import (
     LockItem,
     Mutex,
+    MutexClosedError,
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
@@ -62,6 +63,17 @@ class Lock(LockItem):
         """An endpoint that only the simulated network knows."""
 
         table_name = "locks"
+
+
+class Shard(LockItem):
+    """A lock table with range keys: locks that differ in these alone have nothing to do with each other."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "shards"
+
+    part = UnicodeAttribute(range_key=True)
 
 
 class Account(RowLockMixin, Model):
@@ -169,15 +181,20 @@ class Size(NamedTuple):
 
 
 def create_tables(tables: Tables) -> None:
-    """Create the lock table, and the users' tables with their rows."""
-    for model in (Lock, Account, Ledger, Order):
-        name = {"AttributeName": "key" if model is Lock else "name"}
+    """Create the lock tables, and the users' tables with their rows."""
+    for model in (Lock, Shard, Account, Ledger, Order):
+        names = ["key" if issubclass(model, LockItem) else "name", *["part"] * (model is Shard)]
         tables.apply(
             "CreateTable",
             {
                 "TableName": model.Meta.table_name,
-                "KeySchema": [{**name, "KeyType": "HASH"}],
-                "AttributeDefinitions": [{**name, "AttributeType": "S"}],
+                "KeySchema": [
+                    {"AttributeName": name, "KeyType": kind}
+                    for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+                ],
+                "AttributeDefinitions": [
+                    {"AttributeName": name, "AttributeType": "S"} for name in names
+                ],
                 "BillingMode": "PAY_PER_REQUEST",
             },
         )
@@ -210,6 +227,7 @@ class Schedule:
             self.world,
             {
                 "locks": Watched(""),
+                "shards": Watched(""),
                 "accounts": Watched("lock_"),
                 "ledger": Watched(None, ("locks", "ledger/")),
                 "orders": Watched(None, ("locks", "order-")),
@@ -288,6 +306,16 @@ class Schedule:
         key = self._rng.choice(self._keys)
         process.start_thread("operator", partial(_quietly, partial(Lock.force_release, key)))
 
+    def _close(self, process: Process) -> None:
+        """Close a key, and open it some time later."""
+        key = self._rng.choice([*self._keys, "deleted"])
+        for seconds, call in (
+            (0.0, partial(Lock.close, key, "closed by a schedule")),
+            (self._rng.random() * 30, partial(Lock.open, key)),
+        ):
+            operator = partial(process.start_thread, "operator", partial(_quietly, call))
+            self.world.after(seconds, operator)
+
     def _delete(self, _: Process) -> None:
         self._delete_row(self._rng.choice(self._keys))
 
@@ -329,6 +357,7 @@ class Schedule:
         "freeze": partial(_stop, freeze=True),  # type: ignore[dict-item]  # mypy takes _stop for a method
         "interrupt": _interrupt,
         "force": _force,
+        "close": _close,
         "delete": _delete,
         "expire": _expire,
         "cut off": _cut_off,
@@ -443,6 +472,8 @@ class Client:
             count("released by another thread")
         except (MutexTimeoutError, RowLockedError):
             count("held by others")
+        except MutexClosedError:
+            count("closed")
         except PynamoDBException:
             count("failed")
 
@@ -583,6 +614,21 @@ class Client:
         """Lock whichever key is free first."""
         with Mutex.any_of(self._schedule._keys, model=Lock, **self._options()) as mutex:
             self._work(mutex)
+
+    def lock_shard(self) -> None:
+        """Lock a key under one of two range keys, or under both at once; sometimes break such a lock by force."""
+        rng, key = self._rng, self._key()
+        parts = ("a", "b") if rng.random() < 0.2 else (rng.choice("ab"),)
+        if rng.random() < 0.1:
+            Shard.force_release(key, parts[0])
+        options = self._options()
+        locks = [Mutex.for_key(key, range_key=part, model=Shard, **options) for part in parts]
+        with Mutex.for_keys(locks, model=Lock) if len(locks) > 1 else locks[0]:
+            self._work(rng.choice(locks))
+            if len(locks) == 1 and rng.random() < 0.15:
+                claim: Any = locks[0]._mine()
+                self._schedule.judge.detached.add(claim.own.token)
+                Mutex.attach(locks[0].detach(), model=Shard).release()
 
     def lock_semaphore(self) -> None:
         """Acquire one of two permits of a semaphore."""

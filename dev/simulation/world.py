@@ -398,7 +398,7 @@ class Process(of_runtime.Process):
     def forget_holder(self, claim: Any) -> None:
         """Note that this process no longer holds a key, and report that to the judge."""
         super().forget_holder(claim)
-        self.world.judge.ended(self, claim.store, claim.key, claim)
+        self.world.judge.ended(self, claim.store, claim.contender.row_name, claim)
         state = claim.belief.state.name
         self.world.note(str(self.world.thread), f"  holds {claim.key} no more: {state}")
 

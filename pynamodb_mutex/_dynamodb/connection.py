@@ -22,6 +22,7 @@ from pynamodb.exceptions import (
     GetError,
     PutError,
     PynamoDBException,
+    QueryError,
     ScanError,
     TableDoesNotExist,
     TransactWriteError,
@@ -74,6 +75,7 @@ _ERRORS: dict[str, type[PynamoDBException]] = {
     "DeleteItem": DeleteError,
     "GetItem": GetError,
     "BatchGetItem": GetError,
+    "Query": QueryError,
     "Scan": ScanError,
     "TransactWriteItems": TransactWriteError,
 }

@@ -49,33 +49,39 @@ def check_key(key: object) -> str:
     return key
 
 
-def key_of(model: type[Model], key: str) -> RawItem:
+def key_of(model: type[Model], key: str, range_key: object = None) -> RawItem:
     """Return the primary key of a lock's row.
 
     Raises:
-        InvalidKeyError: If the model has a range key without a default.
+        InvalidKeyError: As `hash_key_of` and `range_of`.
     """
-    attribute = model.get_attributes()[hash_key_name(model)]
-    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(key)}} | range_of(
-        model, key
-    )
+    return hash_key_of(model, key) | range_of(model, key, range_key)
 
 
-def range_of(model: type[Model], key: str) -> RawItem:
-    """Return the range key of a lock's row, which is its attribute's default; empty if the model has none.
+def hash_key_of(model: type[Model], key: str) -> RawItem:
+    """Return the hash key of a lock's row.
 
     Raises:
-        InvalidKeyError: If it has no default.
+        InvalidKeyError: If it is none after the model's attribute has serialised it.
+    """
+    return _part(model, hash_key_name(model), key, LONGEST_KEY)
+
+
+def range_of(model: type[Model], key: str, range_key: object = None) -> RawItem:
+    """Return the range key of a lock's row, by default that of its attribute; empty if the model has none.
+
+    Raises:
+        InvalidKeyError: If rows of the model cannot have it, or none is given and there is no default.
     """
     name = range_key_name(model)
-    if name is None:
-        return {}
-    attribute = model.get_attributes()[name]
-    value = model(key).attribute_values.get(name)
-    if value is None:
-        msg = f"{model.__name__}.{name} is a range key: give it a default"
-        raise InvalidKeyError(msg, key=key)
-    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(value)}}
+    if range_key is None:
+        if name is None:
+            return {}
+        range_key = model(key).attribute_values.get(name)
+        if range_key is None:
+            msg = f"{model.__name__}.{name} is a range key: give range_key, or the attribute a default"
+            raise InvalidKeyError(msg, key=key)
+    return _part(model, name, range_key, LONGEST_RANGE_KEY)
 
 
 def row_key(model: type[Model], hash_key: object, range_key: object = None) -> RawItem:
@@ -84,41 +90,64 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
     Raises:
         InvalidKeyError: If rows of the model cannot have such a key.
     """
-    raw: RawItem = {}
-    range_name = range_key_name(model)
-    parts: list[tuple[str | None, object, int]] = [(hash_key_name(model), hash_key, LONGEST_KEY)]
-    if range_name is not None or range_key is not None:
-        parts.append((range_name, range_key, LONGEST_RANGE_KEY))
-    for name, value, longest in parts:
-        if name is None:
-            msg = f"{model.__name__} has no range key, but one was given: {shown(value)}"
-            raise InvalidKeyError(msg)
-        attribute = model.get_attributes()[name]
-        if value is None:
-            msg = f"{model.__name__}.{name} is None, but it is part of a row's key: give its value"
-            raise InvalidKeyError(msg)
-        try:
-            serialized = attribute.serialize(value)
-            size = _size(attribute.attr_type, serialized)
-        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            msg = f"{model.__name__}.{name} cannot be {shown(value)}: {one_line(error)}"
-            raise InvalidKeyError(msg) from error
-        if not 1 <= size <= longest:
-            msg = f"{model.__name__}.{name} takes 1 to {longest} bytes, not the {size} of {shown(value)}"
-            raise InvalidKeyError(msg)
-        raw[attribute.attr_name] = {attribute.attr_type: serialized}
+    raw, name = _part(model, hash_key_name(model), hash_key, LONGEST_KEY), range_key_name(model)
+    if name is not None or range_key is not None:
+        raw |= _part(model, name, range_key, LONGEST_RANGE_KEY)
     return raw
 
 
-def _size(kind: str, serialized: object) -> int:
-    """Return the bytes of a serialised key; raise TypeError for a value that no key can have."""
-    if kind == "S" and isinstance(serialized, str):
-        return len(serialized.encode())
-    if kind == "N" and isinstance(serialized, str) and Decimal(serialized).is_finite():
-        return len(serialized)
-    if kind == "B" and isinstance(serialized, bytes):
-        return len(serialized)
-    raise TypeError(f"not a key of type {kind}")
+def _part(model: type[Model], name: str | None, value: object, longest: int) -> RawItem:
+    """Return one attribute of a primary key, of at most so many bytes.
+
+    Raises:
+        InvalidKeyError: If no row of the model can have this value.
+    """
+    if name is None:
+        msg = f"{model.__name__} has no range key, but one was given: {shown(value)}"
+        raise InvalidKeyError(msg)
+    attribute, called = model.get_attributes()[name], f"{model.__name__}.{name}"
+    if value is None:
+        msg = f"{called} is None, but it is part of a row's key: give its value"
+        raise InvalidKeyError(msg)
+    try:
+        serialized = serialize(model, name, value)
+        size = len(serialized.encode() if isinstance(serialized, str) else serialized)
+    except (TypeError, ValueError) as error:
+        raise InvalidKeyError(str(error)) from error
+    if not 1 <= size <= longest:
+        msg = f"{called} takes 1 to {longest} bytes, not the {size} of {shown(value)}"
+        raise InvalidKeyError(msg)
+    return {attribute.attr_name: {attribute.attr_type: serialized}}
+
+
+def serialize(model: type[Model], name: str, value: Any) -> Any:
+    """Return the value of an attribute as DynamoDB stores it.
+
+    Raises:
+        TypeError: If the attribute takes no value of this type.
+        ValueError: If it cannot have this one.
+    """
+    attribute = model.get_attributes()[name]
+    kind = attribute.attr_type
+    try:
+        serialized = attribute.serialize(value)
+        fits = isinstance(value if kind == "BOOL" else serialized, _PYTHON_TYPES.get(kind, list))
+        if value is None or not fits or (kind == "N" and not Decimal(serialized).is_finite()):
+            # PynamoDB would send a number for a string as it is
+            raise TypeError(f"it is stored as {kind}")  # noqa: TRY301 - said as PynamoDB's own are
+        if kind == "S":
+            serialized.encode()
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        wrong = TypeError if isinstance(error, (TypeError, AttributeError)) else ValueError
+        # what decimal says of a text that is no number is no sentence
+        why = f"it is stored as {kind}" if isinstance(error, ArithmeticError) else one_line(error)
+        msg = f"{model.__name__}.{name} cannot be {shown(value)}: {why}"
+        raise wrong(msg) from error
+    return serialized
+
+
+_PYTHON_TYPES: dict[str, type] = {"S": str, "N": str, "B": bytes, "BOOL": bool, "M": dict}
+"""Types of serialised values, by the types of DynamoDB; of lists and sets it is list."""
 
 
 def row_name(model: type[Model], raw_key: RawItem) -> str:

@@ -7,19 +7,20 @@ together; what a claim means is decided in `pynamodb_mutex._protocol.claim`.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.expressions.operand import Path, Value
 
-from pynamodb_mutex._dynamodb.keys import range_of, row_name
+from pynamodb_mutex._dynamodb.keys import range_of, row_name, serialize
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._protocol.claim import HIGHEST_VERSION, YEAR_10000, Claim
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
-from pynamodb_mutex.exceptions import InvalidRowError
+from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
 OWN = "own:"
 """Prefix of the slot of a subclass's own attribute, whose name may be that of a slot of ours, such as ``end``."""
 
+GIVEN = f"{OWN}="
+"""Prefix of such a slot if the caller gave the value, which replaces what is stored. No name begins with the sign."""
+
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
 
-LINE = ("free_since", "waiting")
-"""The attributes of the line of fair waiters. Only rows of a lock table have them."""
+OF_TABLES = ("free_since", "waiting", "closed")
+"""What a claim shows in addition, such as the line of fair waiters. Only rows of a lock table have these attributes."""
 
 SLOT = "$"
 """First character of a string that stands for a value to be filled in."""
@@ -108,6 +112,8 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "abandoned_by": _text,
     "free_since": _seconds,
     "waiting": _entries,
+    # whatever somebody has written there: a closed key must not be taken for an open one
+    "closed": lambda value: str(*value.values()),
 }
 
 
@@ -129,6 +135,31 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
     return serialized
 
 
+def own_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
+    """Return a lock table's own attributes, by name: those that are not the protocol's."""
+    keys = {hash_key_name(model), range_key_name(model)}
+    protocol = {*CLAIM, *OF_TABLES, "kept_until", "ttl", "data"} | keys
+    return {n: each for n, each in model.get_attributes().items() if n not in protocol}
+
+
+def serialize_attributes(model: type[Model], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Serialise values of a lock table's own attributes, by the names of their slots.
+
+    Raises:
+        TypeError: If the model has no such attribute of its own, or the value is of another type.
+        ValueError: If the attribute cannot have the value.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"attributes must be a dict of values by name, not {shown(given)}")
+    own, serialized = own_attributes(model), {}
+    for name, value in given.items():
+        if name not in own:
+            msg = f"{model.__name__} has no attribute {shown(name)} of its own: it has {shown_all(own)}"
+            raise TypeError(msg)
+        serialized[GIVEN + name] = serialize(model, name, value)
+    return serialized
+
+
 def _no_json(name: str) -> None:
     msg = f"data must be JSON, which has no {name}"
     raise ValueError(msg)
@@ -142,6 +173,7 @@ class Layout:
 
     Attributes:
         must_exist: Whether a row must exist to be locked: true for a user's table.
+        exists: The condition that a row exists.
         initial: A subclass's own attributes, each with its name. Those that have a default are written with a row's first
             claim.
     """
@@ -152,6 +184,7 @@ class Layout:
         prefix: str = getattr(model, "_claim_prefix", "")
         self.must_exist = bool(prefix)
         self._hash_key = attributes[hash_key_name(model)]
+        self.exists: Condition = self._hash_key.exists()
         (
             self.token,
             self.version,
@@ -166,14 +199,13 @@ class Layout:
         self.data_attribute: Any = None if prefix else attributes["data"]
         self.free_since: Any = None if prefix else attributes["free_since"]
         self.waiting: Any = None if prefix else attributes["waiting"]
+        self.closed: Any = None if prefix else attributes["closed"]
+        self.kept_until: Any = None if prefix else attributes["kept_until"]
         self._readers = [
             (name, attributes[prefix + name].attr_name, _READERS[name])
-            for name in (CLAIM if prefix else CLAIM + LINE)
+            for name in (CLAIM if prefix else CLAIM + OF_TABLES)
         ]
-        self.initial: list[tuple[str, Attribute[Any]]] = []
-        if not prefix:
-            protocol = {*CLAIM, *LINE, "ttl", "data", hash_key_name(model), range_key_name(model)}
-            self.initial = [each for each in attributes.items() if each[0] not in protocol]
+        self.initial = [] if prefix else [*own_attributes(model).items()]
 
     def claim(self, raw: RawItem | None) -> Claim:
         """Return the claim in a row: none if the row is absent, one with a fault if it cannot be a lock's."""
@@ -245,12 +277,20 @@ class Layout:
         return row_name(self.model, {name: raw[name] for name in stored})
 
     def is_the_models(self, raw: RawItem) -> bool:
-        """Return whether a row is one of this model's locks. Rows under other range keys belong to other models."""
-        if self.must_exist:
-            return True
-        # The hash key does not matter: what is stored of it may not be what the lock is called by, but what a user's
-        # attribute made of that, such as with a prefix.
-        own = range_of(self.model, "-")
+        """Return whether a row can be one of this model's locks.
+
+        If its range key has a default, rows under other range keys may belong to other models.
+        """
+        return self.must_exist or self.range_is_default(raw) is not False
+
+    def range_is_default(self, raw: RawItem) -> bool | None:
+        """Return whether a row has the range key that the model's locks have by default, or none; None without a default."""
+        try:
+            # The hash key does not matter: what is stored of it may not be what the lock is called by, but what a
+            # user's attribute made of that, such as with a prefix.
+            own = range_of(self.model, "-")
+        except InvalidKeyError:
+            return None
         # Compared by name, because a number may be stored in another notation.
         found = {name: raw[name] for name in own}
         return row_name(self.model, found) == row_name(self.model, own)
@@ -299,8 +339,13 @@ class Layout:
             return {other: value for other, value in raw.items() if other != name}
         return {**raw, name: {self.data_attribute.attr_type: serialized}}
 
-    def initial_values(self, key: str) -> dict[str, Any]:
-        """Return the serialised defaults of a subclass's own attributes for a new row, by the names of their slots."""
+    def initial_values(self, key: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return serialised values of a subclass's own attributes, by the names of their slots.
+
+        Args:
+            key: The lock's key.
+            given: Those that the caller gave. For the others the defaults, for a new row, are among the values.
+        """
         if not self.initial:
             return {}
         # PynamoDB calls defaults that are callables for each instance. One may return None now and a value later, such as
@@ -309,9 +354,10 @@ class Layout:
         serialized = {
             OWN + name: attribute.serialize(values[name])
             for name, attribute in self.initial
-            if values.get(name) is not None
+            if values.get(name) is not None and name not in (given or ())
         }
-        return {name: value for name, value in serialized.items() if value is not None}
+        stored = {name: value for name, value in serialized.items() if value is not None}
+        return stored | serialize_attributes(self.model, given or {})
 
     # -- conditions and actions -----------------------------------------------------------------
 
@@ -395,14 +441,20 @@ class Layout:
         # finds in the answer a version that no lock can have, and gives up.
         fit: Condition = self.version.between(0, HIGHEST_VERSION)
         if self.must_exist:
-            fit = self._hash_key.exists() & (self.version.does_not_exist() | fit)
+            fit = self.exists & (self.version.does_not_exist() | fit)
         else:
             fit = Path(self.token).is_type("S") & fit
             fit = self._hash_key.does_not_exist() | fit
-            fit &= Path([_JAVA_MARK]).does_not_exist()
+            fit &= Path([_JAVA_MARK]).does_not_exist() & self.is_open
         # The write copies the owner to `abandoned_by`, which is a string.
         fit &= self.owner.does_not_exist() | Path(self.owner).is_type("S")
         return fit
+
+    @property
+    def is_open(self) -> Condition:
+        """The condition that a lock of a lock table is not closed, so that somebody may acquire it."""
+        is_open: Condition = self.closed.does_not_exist()
+        return is_open
 
     @property
     def has_claim(self) -> Condition:
@@ -420,7 +472,11 @@ class Layout:
 
     def dated(self) -> list[Action]:
         """Return the action that sets the row's TTL; none for a user's row."""
-        return [] if self.ttl_attribute is None else [self.ttl_attribute.set(slot("N", "ttl"))]
+        if self.ttl_attribute is None:
+            return []
+        # A key is closed for a month, and its holder releases in the first week. By the TTL of that release DynamoDB would
+        # delete the row, and the key would be open.
+        return [self.ttl_attribute.set(Path(self.kept_until) | slot("N", "ttl"))]
 
     def claiming(self, *, data: bool) -> list[Action]:
         """Return the actions that write a new claim, all but ``version``, ``abandoned_by`` and ``writes``."""
@@ -433,6 +489,17 @@ class Layout:
         ]
         if data and self.data_attribute is not None:
             actions.append(self.recorded())
+        return actions
+
+    def own(self, slots: Collection[str]) -> list[Action]:
+        """Return the actions that write a subclass's own attributes: what the caller gave, and defaults of a new row."""
+        actions: list[Action] = []
+        for name, attribute in self.initial:
+            kind = attribute.attr_type
+            if GIVEN + name in slots:
+                actions.append(attribute.set(slot(kind, GIVEN + name)))
+            elif OWN + name in slots:
+                actions.append(attribute.set(Path(attribute) | slot(kind, OWN + name)))
         return actions
 
     # -- attributes of whole rows ---------------------------------------------------------------

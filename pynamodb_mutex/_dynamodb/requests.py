@@ -16,7 +16,7 @@ from pynamodb.constants import (
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
-from pynamodb_mutex._dynamodb.layout import CLAIM, OWN, SLOT, slot
+from pynamodb_mutex._dynamodb.layout import CLAIM, GIVEN, OWN, SLOT, slot
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Requests:
         self._connection = connection
         # Their arguments, such as a place in line, are part of an expression's text: each is built when first needed.
         self._acquires: dict[tuple[bool, bool, bool, Take | None, tuple[str, ...]], Template] = {}
+        self._passes: dict[tuple[str, bool, tuple[str, ...]], Template] = {}
         self._leaves: dict[int, Template] = {}
 
     def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
@@ -110,7 +111,8 @@ class Requests:
     ) -> Template:
         """Acquire a row that is free, whose claim has expired, or whose watched claim is dead.
 
-        The values say whether there is a payload, and which of a subclass's own attributes have a default now.
+        The values say whether there is a payload, whether the row must exist, and which of a subclass's own attributes
+        are given, or have a default now.
         With ``exactly``, the fencing token is one that was chosen beforehand. For transactions: their answers do not
         show which token was written. With a take, on a condition about the waiters in line in addition; those that the
         take names are removed.
@@ -119,6 +121,8 @@ class Requests:
             # How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
             take = take._replace(past=float(take.past > 0))
         own = tuple(name for name in values if name.startswith(OWN)) if self._layout.initial else ()
+        if "must_exist" in values:
+            own += ("must_exist",)
         kind = (watched, "data" in values, exactly, take, own)
         if kind not in self._acquires:
             self._acquires[kind] = self._acquire(*kind)
@@ -139,6 +143,8 @@ class Requests:
         # finds the token in the tombstone: applied, it would make a claim of which nobody knows.
         fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
         condition = takeable & fresh & layout.is_a_locks()
+        if "must_exist" in own:
+            condition &= layout.exists
         if exactly:
             # The row may have changed since the fencing token was chosen.
             condition &= layout.version_below()
@@ -156,11 +162,7 @@ class Requests:
             *layout.claiming(data=data),
             SetAction(Path(layout.version), version),
             SetAction(Path(layout.writes), number),
-            *(
-                attribute.set(Path(attribute) | slot(attribute.attr_type, OWN + name))
-                for name, attribute in layout.initial
-                if OWN + name in own
-            ),
+            *layout.own(own),
         ]
         if take is not None:
             in_line, removed = self._passing(take)
@@ -213,46 +215,41 @@ class Requests:
             self._leaves[place] = self._template(actions, layout.stands_at(place))
         return self._leaves[place]
 
-    def hand_over(self, *, data: bool) -> Template:
+    def hand_over(self, values: Mapping[str, Any]) -> Template:
         """Hand our claim over to another acquisition of this process, in place of release, poll and acquire.
 
         Or take by force the place of another's claim, the one that was seen.
         """
-        return self._hand_overs[data]
-
-    @Once
-    def _hand_overs(self) -> dict[bool, Template]:
         layout = self._layout
         # The tombstone keeps token and version. A copy of this write that arrives after a release must not revive the
-        # claim for a waiter that does not know of it.
-        return self._passed_on(layout.mine() & layout.has_claim)
+        # claim for a waiter that does not know of it. A closed key has no next holder.
+        mine = layout.mine() & layout.has_claim
+        if layout.closed is not None:
+            mine &= layout.is_open
+        return self._passed_on("hand over", mine, values)
 
-    def attach(self, *, data: bool) -> Template:
+    def attach(self, values: Mapping[str, Any]) -> Template:
         """Take over the claim that a ticket names, unless its end has certainly passed."""
-        return self._attaches[data]
-
-    @Once
-    def _attaches(self) -> dict[bool, Template]:
         layout = self._layout
         # The comparison also fails for a row without an end: a lock that was released cannot be attached.
-        return self._passed_on(layout.mine() & (layout.expires_at >= slot("N", "now_low")))
+        runs = layout.expires_at >= slot("N", "now_low")
+        return self._passed_on("attach", layout.mine() & runs, values)
 
-    def _passed_on(self, condition: Condition) -> dict[bool, Template]:
-        """Return the updates that replace one claim by another, without and with a payload."""
-        layout = self._layout
-        one_more = Path(layout.version) + Value({"N": "1"})
-        return {
-            data: self._template(
-                [
-                    *layout.claiming(data=data),
-                    layout.abandoned_by.set(Value({"S": ""})),
-                    SetAction(Path(layout.version), one_more),
-                ],
-                condition,
-                return_values="ALL_NEW",
-            )
-            for data in (False, True)
-        }
+    def _passed_on(self, how: str, condition: Condition, values: Mapping[str, Any]) -> Template:
+        """Return the update that replaces one claim by another, with what the next holder gave of the rest of the row."""
+        layout, data = self._layout, "data" in values
+        given = tuple(name for name in values if name.startswith(GIVEN)) if layout.initial else ()
+        kind = (how, data, given)
+        if kind not in self._passes:
+            one_more = Path(layout.version) + Value({"N": "1"})
+            actions = [
+                *layout.claiming(data=data),
+                layout.abandoned_by.set(Value({"S": ""})),
+                SetAction(Path(layout.version), one_more),
+                *layout.own(given),
+            ]
+            self._passes[kind] = self._template(actions, condition, return_values="ALL_NEW")
+        return self._passes[kind]
 
     @Once
     def renew(self) -> Template:
@@ -311,9 +308,9 @@ class Requests:
 
     @Once
     def delete(self) -> Template:
-        """Delete the row with our claim. Refused if the claim has ended before, or somebody waits in line."""
+        """Delete the row with our claim. Refused if the claim has ended before, somebody waits in line, or it is closed."""
         layout = self._layout
-        condition = layout.mine() & layout.has_claim & layout.nobody_waits()
+        condition = layout.mine() & layout.has_claim & layout.nobody_waits() & layout.is_open
         return Template(self._connection, condition=condition)
 
     @Once
@@ -364,6 +361,27 @@ class Requests:
         if layout.waiting is not None:
             actions.append(layout.waiting.remove())
         return self._template(actions, condition), values
+
+    def set_closed(self, *, closed: bool) -> Template:
+        """Close or open a lock, whoever holds it. A row that does not exist is made as a tombstone."""
+        layout = self._layout
+        actions = [
+            SetAction(Path(layout.token), Path(layout.token) | slot("S", "token")),
+            SetAction(Path(layout.version), Path(layout.version) | slot("N", "seed")),
+        ]
+        kept, ttl = layout.kept_until, layout.ttl_attribute
+        if closed:
+            forever = slot("N", "kept")
+            actions += [layout.closed.set(slot("S", "reason")), kept.set(forever), ttl.set(forever)]
+        else:
+            # The TTL that it kept stays until the lock's next use: another one could be earlier than a holder's end.
+            actions += [
+                layout.closed.remove(),
+                kept.remove(),
+                ttl.set(Path(ttl) | slot("N", "ttl")),
+            ]
+        fit = Path(layout.token).is_type("S") & layout.version.exists()
+        return self._template(actions, ~layout.exists | fit)
 
     @Once
     def guard(self) -> Template:

@@ -10,6 +10,8 @@ import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pynamodb.expressions.operand import Path, Value
+
 from pynamodb_mutex._dynamodb.answers import Answer, Failure, instant_of
 from pynamodb_mutex._dynamodb.connection import Connection
 from pynamodb_mutex._dynamodb.layout import Layout, seconds
@@ -20,6 +22,7 @@ from pynamodb_mutex._protocol.server_time import HOST_SKEW
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
     from pynamodb_mutex._dynamodb.answers import Reply
@@ -291,13 +294,19 @@ class Store:
         self, key: RawItem, before: OwnClaim | Claim, own: OwnClaim, values: dict[str, Any]
     ) -> Request:
         """Return the request that puts our claim in the place of another one, however often that was renewed."""
-        template = self.requests.hand_over(data="data" in values)
+        template = self.requests.hand_over(values)
         return self.update(template, key, {**values, **self.mine(before), "token": own.token})
 
     def force(self, key: RawItem, seen: Claim, token: str, now: float) -> Request:
         """Return the request that breaks the claim that was seen, and writes a token that no holder has."""
         values = self.ending(now, seen.expires_at) | {"seen": seen.token, "token": token}
         return self.update(self.requests.force, key, values)
+
+    def set_closed(self, key: RawItem, reason: str | None, token: str, now: float) -> Request:
+        """Return the request that closes a lock, or opens it without a reason. The token is for a row that does not exist."""
+        values = {"token": token, "seed": str(self.next_version(now)), "reason": reason}
+        values |= {"ttl": self.ttl(self._highest(now)), "kept": self.ttl(YEAR_10000)}
+        return self.update(self.requests.set_closed(closed=reason is not None), key, values)
 
     def put_right(self, key: RawItem, seen: RawItem, token: str, now: float) -> Request:
         """Return the request that makes a row with invalid lock attributes a free lock, if they are still as seen.
@@ -317,25 +326,40 @@ class Store:
                 kwargs.pop("ReturnValues", None)
         return Request(self, "TransactWriteItems", {"TransactItems": items, **options})
 
-    def scan(self, start: RawItem | None = None, limit: int | None = None) -> Request:
-        """Return the request that reads the rows with a claim, running or expired, from one page of the table.
+    def scan(
+        self,
+        start: RawItem | None = None,
+        limit: int | None = None,
+        hash_key: RawItem | None = None,
+    ) -> Request:
+        """Return the request that reads the rows with a claim, running or expired, or a closed lock, from one page of the table.
 
         Args:
             start: The ``LastEvaluatedKey`` of the previous page; None for the first page.
             limit: Number of rows to read at most, with or without a claim; None for as many as a page has.
+            hash_key: The hash key of the rows to read, by a Query; None for all rows.
         """
         names: dict[str, str] = {}
+        layout = self.layout
+        shown = layout.has_claim
+        if layout.closed is not None:
+            # a row of another kind in the same table may have an attribute of this name
+            shown |= layout.closed.exists() & layout.token.exists()
         kwargs: dict[str, Any] = {
             "TableName": self.connection.table_name,
-            "FilterExpression": self.layout.has_claim.serialize(names, {}),
+            "FilterExpression": shown.serialize(names, {}),
             "ConsistentRead": True,
         }
+        for name, value in (hash_key or {}).items():
+            condition: Condition = Path([name]) == Value(value)
+            values = kwargs["ExpressionAttributeValues"] = {}
+            kwargs["KeyConditionExpression"] = condition.serialize(names, values)
         kwargs["ExpressionAttributeNames"] = {short: name for name, short in names.items()}
         if start is not None:
             kwargs["ExclusiveStartKey"] = start
         if limit is not None:
             kwargs["Limit"] = limit
-        return Request(self, "Scan", kwargs)
+        return Request(self, "Scan" if hash_key is None else "Query", kwargs)
 
 
 class _Numbers:

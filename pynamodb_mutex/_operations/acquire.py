@@ -27,10 +27,10 @@ from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, TOO_SHORT, ObservedClaim, OwnClaim
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import shows_acquisition
 from pynamodb_mutex._protocol.schedule import poll_at_end
-from pynamodb_mutex.exceptions import MutexError
+from pynamodb_mutex.exceptions import MutexClosedError, MutexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -171,6 +171,7 @@ class Acquisition(Attempt[HeldClaim]):
         super().__init__(contender.shared, patience)
         self.contender = contender
         self.observed = ObservedClaim()
+        self._is_part = whole is not None
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self.displaced: Claim | None = None
@@ -242,6 +243,8 @@ class Acquisition(Attempt[HeldClaim]):
         while True:
             if turn.granted is not None:
                 return None
+            if queue.in_the_way is not None and queue.in_the_way.closed is not None:
+                raise closed_error(self.contender, queue.in_the_way)
             if queue.holder is not None:
                 # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
                 # it counted as the holder, its end would be the time of the next poll, which has passed: once another
@@ -349,7 +352,7 @@ class Acquisition(Attempt[HeldClaim]):
             if learns_time:
                 self._see(answer)
             else:
-                self.observed.see(answer.claim, answer.received)
+                self.observe(answer.claim, answer.received)
             if answer.received < self.free_at:
                 return None
         known = self.observed.claim
@@ -457,9 +460,25 @@ class Acquisition(Attempt[HeldClaim]):
             InvalidRowError: If the row is not a lock's.
         """
         contender = self.contender
-        if contender.store.layout.must_exist and not answer.item:
+        if not answer.item and (contender.store.layout.must_exist or contender.options.must_exist):
             raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
-        self.observed.see(answer.claim, answer.received)
+        self.observe(answer.claim, answer.received)
+
+    def observe(self, claim: Claim, received: float) -> None:
+        """Note the claim of a row that was received at a local time.
+
+        Raises:
+            MutexClosedError: If the lock is closed, unless other keys would do.
+            InvalidRowError: If the row is not a lock's.
+        """
+        self.observed.see(claim, received)
+        if claim.closed is not None and not self._is_part:
+            raise self._closed(claim)
+
+    def _closed(self, claim: Claim) -> MutexClosedError:
+        # so that those behind this waiter learn it now, and not one poll after the other
+        self.contender.queue.close(claim)
+        return closed_error(self.contender, claim)
 
 
 def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
@@ -474,6 +493,13 @@ def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
             # It is reported by `renew`. What was acquired may still be ours, for what is left.
             return error
     return None
+
+
+def closed_error(contender: Contender, claim: Claim) -> MutexClosedError:
+    """Return the error for a lock that is closed."""
+    key, reason, ends = contender.key, claim.closed or "", claim.expires_at
+    msg = f"{shown(key)} is closed: {one_line(reason)}"
+    return MutexClosedError(msg, reason=reason, key=key, owner=claim.owner, expires_at=ends)
 
 
 def is_handed_out(claim: HeldClaim) -> bool:

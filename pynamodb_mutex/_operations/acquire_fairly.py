@@ -126,7 +126,7 @@ class FairAcquisition(Acquisition):
             answer = yield from self._read(consistent=is_current)
             answer.claim.check()
             if line.see(answer.claim, answer.received, is_current=is_current):
-                self.observed.see(answer.claim, answer.received)
+                self.observe(answer.claim, answer.received)
         return False
 
     def _begin_to_see(self) -> Operation[None]:

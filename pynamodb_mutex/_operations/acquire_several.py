@@ -19,6 +19,7 @@ from pynamodb_mutex._operations.acquire import (
     Acquisition,
     Attempt,
     claim_in_the_way,
+    closed_error,
     is_handed_out,
     raise_if_out_of_time,
     renew_if_short,
@@ -399,9 +400,12 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         blocked = changed = False
         for member, item in rows.items():
             contender = member.contender
-            if member.store.layout.must_exist and not item:
+            if not item and (member.store.layout.must_exist or contender.options.must_exist):
                 raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
-            member.observed.see(member.store.layout.claim(item), received)
+            claim = member.store.layout.claim(item)
+            member.observed.see(claim, received)
+            if claim.closed is not None:
+                raise closed_error(contender, claim)
             changed |= member.observed.changed_hands
             blocked |= received < member.free_at
         if changed:
@@ -528,7 +532,17 @@ class AcquisitionOfAny(Acquisition):
 
         Returns:
             The claim; None if others hold all of the locks.
+
+        Raises:
+            MutexClosedError: If all of the locks are closed.
         """
+        claim = yield from self._poll()
+        seen = [each.observed.claim or Claim() for each in self._attempts]
+        if claim is None and all(each.closed is not None for each in seen):
+            raise self._closed(seen[0])
+        return claim
+
+    def _poll(self) -> Operation[HeldClaim | None]:
         # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
         attempts = self._shuffled()
         # Not if somebody in this queue has seen that all are held: that write would probably be refused.

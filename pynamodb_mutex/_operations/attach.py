@@ -35,6 +35,7 @@ from pynamodb_mutex.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
     from pynamodb_mutex._dynamodb.answers import Answer
@@ -61,6 +62,7 @@ class Ticket(NamedTuple):
         expires_at: End of its claim in server time. For people only: the end in the row is what counts.
         lease: Lease of the detached mutex, in seconds.
         row: The primary key of the user's row that is locked; None for a lock that is not a row's.
+        range_key: The range key of the lock's row, as it is stored; None if the caller gave none.
     """
 
     table: str
@@ -71,6 +73,7 @@ class Ticket(NamedTuple):
     expires_at: float
     lease: float
     row: RawItem | None
+    range_key: dict[str, Any] | None = None
 
     def write(self) -> str:
         """Return the ticket as JSON, in ASCII alone because not every queue accepts other characters."""
@@ -91,9 +94,7 @@ class Ticket(NamedTuple):
         try:
             for name in filter(None, (hash_key_name(model), range_key_name(model))):
                 attribute = model.get_attributes()[name]
-                kind = attribute.attr_type
-                value = _str(given[attribute.attr_name][kind])
-                raw[attribute.attr_name] = {kind: base64.b64decode(value) if kind == "B" else value}
+                raw[attribute.attr_name] = _read_value(attribute, given[attribute.attr_name])
             # The key of a row's lock is made of the table and the primary key: a ticket for another row does not fit.
             fits = row_name(model, raw) == self.key
         except (LookupError, TypeError, ValueError, ArithmeticError):
@@ -102,6 +103,28 @@ class Ticket(NamedTuple):
             msg = f"the ticket for {shown(self.key)} is not one for a row of {model.__name__}"
             raise InvalidTicketError(msg, key=self.key)
         return raw
+
+    def range_value(self, model: type[Model]) -> Any:
+        """Return the range key of the lock's row, as the model has it; None if it is the default.
+
+        Raises:
+            InvalidTicketError: If the model has no such range key.
+        """
+        if self.range_key is None:
+            return None
+        try:
+            attribute = model.get_attributes()[range_key_name(model) or ""]
+            stored = _read_value(attribute, self.range_key)
+            return attribute.deserialize(attribute.get_value(stored))
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            msg = f"the ticket for {shown(self.key)} has a range key that {model.__name__} cannot have"
+            raise InvalidTicketError(msg, key=self.key) from error
+
+
+def _read_value(attribute: Attribute[Any], given: Any) -> dict[str, Any]:
+    kind = attribute.attr_type
+    value = _str(given[kind])
+    return {kind: base64.b64decode(value) if kind == "B" else value}
 
 
 def _base64(value: bytes) -> str:
@@ -136,6 +159,7 @@ def _read(fields: dict[str, Any]) -> Ticket:
         expires_at=check_number("expires_at", fields["expires_at"]),
         lease=check_lease(fields["lease"]),
         row=fields.get("row"),
+        range_key=fields.get("range_key"),
     )
 
 
@@ -200,12 +224,14 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     return Ticket(
         table=connection.table_name,
         region=connection.region,
-        key=claim.key,
+        key=claim.options.key,
         token=own.token,
         version=own.version,
         expires_at=claim.own.proposed,
         lease=claim.lease,
         row=row,
+        # the hash key comes first in a row's key
+        range_key=None if claim.options.range_key is None else [*claim.options.row.values()][1],
     ).write()
 
 
@@ -282,7 +308,7 @@ class Attachment(Acquisition):
             "token": own.token,
             "now_low": store.now_low(now),
         }
-        template = store.requests.attach(data="data" in values)
+        template = store.requests.attach(values)
         return store.update(template, self.contender.options.row, values)
 
     def _see(self, answer: Answer) -> None:

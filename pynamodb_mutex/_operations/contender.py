@@ -62,20 +62,23 @@ class Contender:
         on_lost: Functions to call with the lock's object when the lock is lost.
         on_danger: Those to call when it may soon be lost.
         owner: Label for people.
+        key: What messages and signals call the lock: its key, with its range key if the caller gave one.
+        row_name: Name of the lock's row among those of its table: see `lock_name`.
     """
 
     __slots__ = (
         "_initial",
-        "_name",
         "_waits_for",
         "blocks",
         "caller",
         "is_warned",
+        "key",
         "lock",
         "on_danger",
         "on_lost",
         "options",
         "owner",
+        "row_name",
         "shared",
         "store",
         "thread",
@@ -117,16 +120,12 @@ class Contender:
         self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
         self.on_danger = (partial(options.on_danger, lock),) if options.on_danger else ()
         self.owner = options.owner or caller.label
-        self._name = lock_name(options.model, options.key, options.row)
+        self.key = options.key if options.range_key is None else options.name
+        self.row_name = lock_name(options.model, options.key, options.row)
         self._waits_for = waits_for
         # Now, and not while a request is built: the defaults of a subclass's attributes may be the user's functions,
         # and a request is built inside the monitor.
-        self._initial = store.layout.initial_values(options.key)
-
-    @property
-    def key(self) -> str:
-        """The lock's key."""
-        return self.options.key
+        self._initial = store.layout.initial_values(options.key, options.attributes)
 
     @property
     def model(self) -> type[Model]:
@@ -137,13 +136,13 @@ class Contender:
     def queue(self) -> Queue:
         """The local queue in which this contender waits, and whose next waiter gets the lock at its release."""
         if self._waits_for is None:
-            return self.shared.queue(self.store, self._name)
+            return self.shared.queue(self.store, self.row_name)
         return self.shared.queue(self.store, self._waits_for, QueueForAny)
 
     @property
     def key_queue(self) -> Queue:
         """The local queue of the lock's own key; the same as `queue`, unless other keys would do as well."""
-        return self.shared.queue(self.store, self._name)
+        return self.shared.queue(self.store, self.row_name)
 
     @property
     def log_fields(self) -> dict[str, Any]:
@@ -168,10 +167,10 @@ class Contender:
         Args:
             orphaned: Return it instead if nobody will release it, whether this contender waits or not.
         """
-        for claim in self.shared.holders(self.store, self.options.key):
+        for claim in self.shared.holders(self.store, self.row_name):
             other: Contender = claim.contender
             # the same key may come with other range keys
-            if other is not self and claim.held and other._name == self._name:
+            if other is not self and claim.held and other.row_name == self.row_name:
                 is_stuck = claim.is_orphaned if orphaned else self.stalls(other)
                 return claim if is_stuck else None
         return None
@@ -208,6 +207,8 @@ class Contender:
         }
         if self.options.data is not None:
             values["data"] = self.options.data
+        if self.options.must_exist:
+            values["must_exist"] = True  # no slot: it chooses the template
         return values
 
 

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
+    from pynamodb_mutex._operations.options import LockOptions
     from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 
     class Contender(Protocol):
         """The part of a contender, who asks for a lock, that events need."""
 
         owner: str
+        key: str
+        options: LockOptions
 
-        @property
-        def key(self) -> str: ...
         @property
         def model(self) -> type[Model]: ...
         @property

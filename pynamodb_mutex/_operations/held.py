@@ -361,8 +361,8 @@ class HeldClaim(Held):
 
     @property
     def key(self) -> str:
-        """The lock's key."""
-        return self.options.key
+        """What messages and signals call the lock: see `Contender`."""
+        return self.contender.key
 
     @property
     def lease(self) -> float:

@@ -94,6 +94,12 @@ class LocalQueue(Generic[H, C]):
             self._wake_all()
         self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE
 
+    def close(self, claim: Claim) -> None:
+        """Note, by a row that shows it, that nobody gets the lock; wake all waiters in line, so that they give up."""
+        if self.turns:
+            self.in_the_way = claim
+            self._wake_all()
+
     def _wake_all(self) -> None:
         """Wake all waiters in line, so that each emits ``contended`` now that the holder is known."""
         for turn in self.turns:

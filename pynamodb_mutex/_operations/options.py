@@ -14,7 +14,7 @@ from pynamodb_mutex._protocol.claim import SHORTEST_LEASE
 from pynamodb_mutex._protocol.messages import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import ParamSpec, TypedDict
 
     from pynamodb.models import Model
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         fair: bool
         hold_at_least: float | None
         danger: float | None
+        attributes: Mapping[str, Any] | None
+        must_exist: bool
 
 
 K = TypeVar("K")
@@ -75,6 +77,9 @@ class LockOptions(NamedTuple):
         hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
         on_danger: Called with the mutex when the lock may soon be lost; None for nothing.
         danger: Seconds left of the lease from which that is so; None for a third of the lease.
+        attributes: Values of the lock table's own attributes to write with the claim, by name; None for none.
+        must_exist: Whether the lock is acquired only if its row exists.
+        range_key: The range key that the caller gave; None for none, or the default.
     """
 
     key: str
@@ -94,8 +99,16 @@ class LockOptions(NamedTuple):
     hold_at_least: float | None = None
     on_danger: Callable[[Any], object] | None = None
     danger: float | None = None
+    attributes: dict[str, Any] | None = None
+    must_exist: bool = False
+    range_key: Any = None
 
-    def check(self) -> None:
+    @property
+    def name(self) -> str:
+        """What messages and signals call the lock: its key, and its range key if the caller gave one."""
+        return self.key if self.range_key is None else f"{self.key} {self.range_key}"
+
+    def check(self) -> None:  # noqa: C901 - one for each option
         """Check the values that a caller has given.
 
         Raises:
@@ -104,8 +117,10 @@ class LockOptions(NamedTuple):
         """
         check_lease(self.lease)
         check_timeout(self.timeout)
-        for name in ("auto_renew", "reentrant", "delete_on_release", "fair"):
+        for name in ("auto_renew", "reentrant", "delete_on_release", "fair", "must_exist"):
             check_bool(name, getattr(self, name))
+        if self.must_exist and self.delete_on_release:
+            raise TypeError("must_exist=True needs the row that delete_on_release=True deletes")
         for name in ("max_hold", "hold_at_least"):
             value = getattr(self, name)
             if value is not None and check_duration(name, value) <= 0:
@@ -163,7 +178,7 @@ class LockOptions(NamedTuple):
         return math.inf if seconds == FOREVER else seconds
 
 
-_OPTIONS = frozenset(LockOptions._fields) - {"key", "row", "model"}
+_OPTIONS = frozenset(LockOptions._fields) - {"key", "row", "model", "range_key"}
 
 
 def check_options(called: str, options: Iterable[str]) -> None:
@@ -259,18 +274,18 @@ def check_bool(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
 
 
-def check_owner(owner: object) -> None:
-    """Refuse an owner that cannot be stored in a row.
+def check_owner(owner: object, name: str = "owner") -> None:
+    """Refuse an owner, or another text of that name, that cannot be stored in a row.
 
     Raises:
         TypeError: If it is not a str.
         ValueError: If it is empty, or cannot be encoded in UTF-8.
     """
     if not isinstance(owner, str):
-        msg = f"owner must be a str, or None, not {shown(owner)}"
+        msg = f"{name} must be a str, not {shown(owner)}"
         raise TypeError(msg)
     if not owner or any("\ud800" <= character <= "\udfff" for character in owner):
-        msg = f"owner must be a label of at least one character, in UTF-8, not {shown(owner)}"
+        msg = f"{name} must be a label of at least one character, in UTF-8, not {shown(owner)}"
         raise ValueError(msg)
 
 

@@ -244,9 +244,10 @@ class Ending:
         answer = yield from retrying(
             claim.shared, build, self.until, about=claim, attempts=self.attempts
         )
-        if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
-            # The row was to be deleted, but waiters stand in line in it, and it must be kept for them. This is sent
-            # again but once: an update is not refused for waiters while the claim is ours.
+        is_kept = answer.claim.waiting or answer.claim.closed is not None
+        if is_kept and is_mine(claim.own, answer.claim) and not is_done(answer):
+            # The row was to be deleted, but waiters stand in line in it, or it is closed, and must be kept. This is sent
+            # again but once: an update is not refused for that while the claim is ours.
             self._deletes = False
             return (yield from self.send(build, is_done))
         if not is_done(answer) and was_lost_before_release(
@@ -320,7 +321,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     """
     claim = ending.claim
     shared, store = claim.shared, claim.store
-    contender = turn.contender.at(claim.key)
+    contender = turn.contender.at(claim.options.key)
     if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
         # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
         # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when
@@ -341,8 +342,12 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     granted = False
     successor: HeldClaim | None = None
     try:
-        # It is done also by a refusal, if an earlier attempt was applied.
-        answer = yield from ending.send(build, lambda reply: shows_acquisition(own, reply.claim))
+        # It is done also by a refusal, if an earlier attempt was applied. A refusal that shows our claim is no loss: the
+        # key was closed while somebody waited here, and nobody is to get it.
+        answer = yield from ending.send(
+            build,
+            lambda reply: shows_acquisition(own, reply.claim) or is_mine(claim.own, reply.claim),
+        )
         if shows_acquisition(own, answer.claim):
             successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
             successor.change(Change.BEGIN)
@@ -376,7 +381,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     finally:
         if not granted:
             turn.end_promise()
-    return True
+    return not is_mine(claim.own, answer.claim)
 
 
 def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
@@ -397,6 +402,27 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))
         shared.emit(Log("warning", text, shown_values, contender.log_fields))
+
+
+# -- closing and opening a key ----------------------------------------------------------------------
+
+
+def set_closed(shared: Shared, store: Store, row: RawItem, reason: str | None) -> Operation[None]:
+    """Close a lock for a reason, or open it without one; make its row if there is none.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    until = shared.now + RELEASE_PATIENCE
+    # Its answer shows the server time from which the fencing token of a new row counts: see `Store.next_version`.
+    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    seen.claim.check()
+    token = shared.new_token(store)
+    answer = yield from retrying(
+        shared, lambda: store.set_closed(row, reason, token, shared.now), until
+    )
+    answer.claim.check()
 
 
 # -- breaking a claim by force ---------------------------------------------------------------------

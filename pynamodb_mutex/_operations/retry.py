@@ -150,17 +150,20 @@ def learn_time(shared: Shared, store: Store, key: RawItem) -> Operation[None]:
             raise
 
 
-def scanned_page(shared: Shared, store: Store, start: RawItem | None) -> Operation[dict[str, Any]]:
-    """Read the rows that carry a claim from one page of the table, and return DynamoDB's answer: see `Store.scan`.
+def page_of_claims(
+    shared: Shared, store: Store, start: RawItem | None, hash_key: RawItem | None
+) -> Operation[dict[str, Any]]:
+    """Read the rows that carry a claim from one page, and return DynamoDB's answer: see `Store.scan`.
 
     Args:
         shared: What the locks of the process share.
         store: Where the rows are.
         start: The end of the page before; None for the first page.
+        hash_key: The hash key of the rows; None for all rows of the table.
 
     Raises:
         PynamoDBException: If it cannot be read within SCAN_PATIENCE.
     """
     until = shared.now + SCAN_PATIENCE
-    answer = yield from retrying(shared, lambda: store.scan(start), until)
+    answer = yield from retrying(shared, lambda: store.scan(start, hash_key=hash_key), until)
     return answer.data

@@ -154,7 +154,7 @@ class Shared(ABC):
         if self._notes_left < 0:
             self._forget_ended()
         # by the table's name, for two models can reach one table, and each has a store of its own
-        place = (claim.store.connection.table_name, claim.options.key)
+        place = (claim.store.connection.table_name, claim.contender.row_name)
         self._holders.setdefault(place, []).append(claim)
 
     def _forget_ended(self) -> None:
@@ -173,7 +173,7 @@ class Shared(ABC):
 
     def forget_holder(self, claim: Any) -> None:
         """Note that a `HeldClaim` does not hold its key any more."""
-        place = (claim.store.connection.table_name, claim.options.key)
+        place = (claim.store.connection.table_name, claim.contender.row_name)
         claims = self._holders.get(place, [])
         if claim in claims:
             claims.remove(claim)

@@ -105,6 +105,7 @@ class Claim(NamedTuple):
         abandoned_by: Label of the dead holder from which this one took the lock over, or empty.
         free_since: Upper bound of the server time at which the last claim was ended, or the first in line last gave
             up: usually a second or two late. None if neither ever happened. Says nothing while there is a claim.
+        closed: Why nobody can acquire the lock until it is opened; None if anybody can.
         waiting: Entries of the waiters in line, first come first; see `waiting_line`.
         fault: Why the row cannot be a lock's; None if it can. Such a row shows no claim, only its token if that can
             be read. To its holder the row was overwritten; nobody else may judge by it.
@@ -118,6 +119,7 @@ class Claim(NamedTuple):
     writes: int = 0
     abandoned_by: str = ""
     free_since: float | None = None
+    closed: str | None = None
     waiting: tuple[str, ...] = ()
     fault: Exception | None = None
 
@@ -200,9 +202,10 @@ class ObservedClaim:
     def free_at(self, bounds: Bounds | None) -> float:
         """Return the local time from which the lock may be taken, if its row stays as it is.
 
-        Infinity if no row was seen yet, or nothing shows when the claim is dead; minus infinity if there is no claim.
+        Infinity if no row was seen yet, the lock is closed, or nothing shows when the claim is dead; minus infinity if there
+        is no claim.
         """
-        if self.claim is None:
+        if self.claim is None or self.claim.closed is not None:
             return math.inf
         if self.claim.expires_at is None:
             return -math.inf

@@ -110,6 +110,7 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
         return
     contender, claim = event.contender, event.claim
     fields = {"key": contender.key, "owner": contender.owner, **event.fields}
+    fields["attributes"] = contender.options.attributes
     if claim is not None:
         fields |= {"token": claim.own.token, "fencing_token": claim.fencing_token}
     sender: type[Model] = contender.model

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from pynamodb_mutex.cli._claims import release, show, wait
+from pynamodb_mutex.cli._claims import close, open_, release, show, wait
 from pynamodb_mutex.cli._doctor import doctor
 from pynamodb_mutex.cli._exit_codes import UNREAD
 from pynamodb_mutex.cli._infrastructure import create_table, delete_table, policy, template
@@ -97,6 +97,8 @@ for command in (
     watch,
     wait,
     release,
+    close,
+    open_,
     create_table,
     delete_table,
     doctor,

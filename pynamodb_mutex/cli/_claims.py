@@ -1,4 +1,4 @@
-"""The commands ``show``, ``wait`` and ``release``: print a claim, wait for its end, and break it.
+"""The commands ``show``, ``wait``, ``release``, ``close`` and ``open``: print a claim, wait for its end, break it, refuse others.
 
 ``show`` and ``wait`` only read. ``release`` ends claims of other processes. Each of its writes is conditional on the
 claim that it has read and printed, because a person may take minutes to answer its question. How locks are read is in
@@ -18,8 +18,8 @@ import click
 from pynamodb.exceptions import PynamoDBException
 from rich.console import Console
 
-from pynamodb_mutex._operations.options import FOREVER
-from pynamodb_mutex._operations.release import break_seen
+from pynamodb_mutex._operations.options import FOREVER, check_owner
+from pynamodb_mutex._operations.release import break_seen, set_closed
 from pynamodb_mutex._protocol.claim import FORCED_MARK, ObservedClaim
 from pynamodb_mutex._protocol.messages import escaped, one_line, shown, shown_owner
 from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
@@ -28,6 +28,7 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper, run
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
+    CLOSED,
     FREE,
     HELD,
     INVALID,
@@ -54,6 +55,7 @@ from pynamodb_mutex.cli._output import (
     progress,
     seconds,
     wait_time,
+    yes_option,
     zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
@@ -77,7 +79,7 @@ _INDENT = 16
 _WAITER = "waiter "
 """Beginning of the name of a line that shows a waiter; its number in line follows."""
 
-_LABELS = ("key", "owner", "taken over from", _WAITER)
+_LABELS = ("key", "owner", "closed", "taken over from", _WAITER)
 """Beginnings of the names of lines whose values may be cut to fit a terminal: a part identifies a key or an owner."""
 
 _WHOLE = reprlib.Repr()
@@ -89,6 +91,7 @@ _STATES = {
     HELD: "held",
     ABANDONED: "abandoned: its lease has expired; the next process that polls acquires it",
     INVALID: "invalid: no mutex acquires this row",
+    CLOSED: "closed: nobody acquires it until it is opened",
 }
 """States of a lock, as ``show`` prints them."""
 
@@ -151,7 +154,9 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     lines = [("key", lock.name), ("state", _STATES[lock.state])]
     if lock.state == INVALID:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
-    if lock.state != FREE:
+    if claim.closed is not None:
+        lines.append(("closed", claim.closed))
+    if lock.state not in (FREE, CLOSED):
         since, until = instant(lock.since, zone), instant(lock.until, zone)
         lines.append(("owner", claim.holder if claim.is_kept else claim.owner or "-"))
         if since is not None:
@@ -196,6 +201,7 @@ def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
         "forced": (claim.token or "").startswith(FORCED_MARK),
         "row_kept_until": iso(instant(locks.ttl(lock.raw), zone), "seconds"),
         "data": locks.data(lock.raw),
+        "attributes": locks.attributes(lock.raw),
     }
 
 
@@ -223,6 +229,8 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
         lines.append(("row kept until", more["row_kept_until"]))
     if more["data"] is not None:
         lines.append(("data", json.dumps(more["data"], default=plain, ensure_ascii=False)))
+    for name, value in more["attributes"].items():
+        lines.append((name, json.dumps(value, default=plain, ensure_ascii=False)))
     return lines
 
 
@@ -254,7 +262,7 @@ def wait(
     Another process may acquire the lock at once. To do something under the lock use pynamodb-mutex run. The lock
     of a dead holder is free when its lease has expired.
 
-    Polls two or three times a second; a poll costs half a read unit.
+    Polls two or three times a second; a poll costs half a read unit. Does not wait for a lock that is closed.
 
     \b
     Examples:
@@ -266,7 +274,7 @@ def wait(
     Exit codes:
       0    the lock is free
       1    DynamoDB refused a read, or could not be reached for the first one
-      75   the lock was still held after the timeout
+      75   the lock was still held after the timeout, or is closed
       130  interrupted by Ctrl-C
     """
     locks = Locks(place.model())
@@ -278,11 +286,14 @@ def wait(
     waiter.begin()
     with progress(f"waiting for {name}") as news:
         while not waiter.free():
-            now = read_clock()
-            if now >= deadline:
+            closed, now = waiter.closed(), read_clock()
+            if now >= deadline or closed is not None:
                 if as_json:
                     waiter.print_json(zone, now - begun)
-                click.echo(f"{name} is still {waiter.holder(zone)}", err=True)
+                text = f"still {waiter.holder(zone)}"
+                if closed is not None:
+                    text = f"closed: {one_line(closed)}"
+                click.echo(f"{name} is {text}", err=True)
                 click.get_current_context().exit(NOT_FREE)
             waited = f"waited {duration(now - begun)}"
             news(f"{waited} for {name}, {waiter.holder(zone)}{waiter.trouble}")
@@ -325,6 +336,12 @@ class _Waiter:
     def _see(self, answer: Answer) -> None:
         self._answer = answer
         self._observed.see(answer.claim, answer.received)
+
+    def closed(self) -> str | None:
+        """Return why the lock is closed, confirmed by a strongly consistent read; None if it is open."""
+        if self._answer.claim.closed is not None:
+            self._poll(consistent=True)
+        return self._answer.claim.closed
 
     def _seems_free(self) -> bool:
         """Return whether the row that was read last shows that the lock is free by now."""
@@ -369,9 +386,7 @@ class _Waiter:
     "--force", is_flag=True, allow_from_autoenv=False, help="Break the claim of the holder of KEY."
 )
 @click.option("--all-abandoned", is_flag=True, help="Free each lock whose lease has expired.")
-@click.option(
-    "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
-)
+@yes_option
 @zone_option
 @json_option
 @pass_place
@@ -421,10 +436,10 @@ def release(
         return
     row = locks.row(key, range_key)
     seen = locks.read(row)
-    if seen.state == FREE:
+    if seen.state in (FREE, CLOSED):
         if as_json:
             print_json({"freed": False, "lock": seen.document(zone), "now": None})
-        click.echo(f"{shown(seen.name)} is free: nothing to release", err=True)
+        click.echo(f"{shown(seen.name)} is {seen.state}: nothing to release", err=True)
         return
     print_lines(about(seen, zone), err=True)
     _check(locks, seen, force=force)
@@ -438,8 +453,8 @@ def release(
         print_json({"freed": now is None, "lock": seen.document(zone), "now": after})
     if now is None:
         click.echo(f"{shown(seen.name)} is free", err=True)
-    elif now.state == FREE:
-        click.echo(f"{shown(seen.name)} is free: that claim has ended meanwhile", err=True)
+    elif now.state in (FREE, CLOSED):
+        click.echo(f"{shown(seen.name)} is {now.state}: that claim has ended meanwhile", err=True)
     elif now.state == INVALID:
         raise Failure(f"nothing was broken: the row has changed meanwhile: {now.claim.fault}")
     else:
@@ -478,6 +493,87 @@ def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
     process = current_process()
     instead = run(process, break_seen(process, locks.store, seen.row, key, seen.raw))
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
+
+
+def _closing(command: Any) -> Any:
+    """Add the options that the commands ``close`` and ``open`` have in common."""
+    for option in (pass_place, json_option, zone_option, yes_option, range_option, key_argument()):
+        command = option(command)
+    return command
+
+
+@click.command("close", cls=AppCommand)
+@click.option("--reason", required=True, metavar="TEXT", help="Why, for those who ask for it.")
+@_closing
+def close(place: Place, /, *, reason: str, **options: Any) -> None:
+    """Close a key: nobody acquires its lock until open.
+
+    Who waits for KEY or asks for it gets the reason as an error. A holder keeps the lock until it releases it: wait for
+    that with show. A key that is closed gets the new reason.
+
+    \b
+    Examples:
+      pynamodb-mutex close nightly-report --reason "migration until 14:00"
+      pynamodb-mutex close nightly-report --reason "migration" --yes --json
+
+    \b
+    Exit codes:
+      0    the key is closed
+      1    not confirmed, not a row of a lock, or DynamoDB refused
+      130  interrupted by Ctrl-C
+    """
+    _set_closed(place, reason, **options)
+
+
+@click.command("open", cls=AppCommand)
+@_closing
+def open_(place: Place, /, **options: Any) -> None:
+    """Open a key that was closed.
+
+    Without a row for KEY, one is created, of a free lock: for those who acquire it with must_exist=True.
+
+    \b
+    Examples:
+      pynamodb-mutex open nightly-report --yes
+
+    \b
+    Exit codes:
+      0    the key is open
+      1    not confirmed, not a row of a lock, or DynamoDB refused
+      130  interrupted by Ctrl-C
+    """
+    _set_closed(place, None, **options)
+
+
+def _set_closed(
+    place: Place,
+    reason: str | None,
+    *,
+    key: str,
+    range_key: str | None,
+    yes: bool,
+    zone: tzinfo | None,
+    as_json: bool,
+) -> None:
+    """Close a key, or open it without a reason, after a question; print the lock as it is then."""
+    if reason is not None:
+        try:
+            check_owner(reason, "reason")
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--reason") from error
+    locks = Locks(place.lock_model())
+    row = locks.row(key, range_key)
+    print_lines(about(locks.read(row), zone), err=True)
+    confirm(f"{'Open' if reason is None else 'Close'} this key in {place}?", yes=yes)
+    process = current_process()
+    run(process, set_closed(process, locks.store, row, reason))
+    now = locks.read(row)
+    if as_json:
+        print_json(now.document(zone))
+    said = "open" if now.claim.closed is None else f"closed: {one_line(now.claim.closed)}"
+    if now.state in (HELD, ABANDONED):
+        said += f" ({now.state} by {now.claim.holder})"
+    click.echo(f"{shown(now.name)} is {said}", err=True)
 
 
 def _release_abandoned(

@@ -22,7 +22,7 @@ from pynamodb_mutex._dynamodb.create_table import is_code, keys_needed, keys_of
 from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, schema_of
 from pynamodb_mutex._protocol.messages import shown, shown_owner
 from pynamodb_mutex.cli._locks import HELD, Locks
-from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress
+from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress, yes_option
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 
 if TYPE_CHECKING:
@@ -158,9 +158,7 @@ def create_table(
 
 @click.command(cls=AppCommand)
 @click.option("--force", is_flag=True, allow_from_autoenv=False, help="Also while locks are held.")
-@click.option(
-    "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
-)
+@yes_option
 @pass_place
 def delete_table(place: Place, *, force: bool, yes: bool) -> None:
     """Delete the lock table, and wait until it is deleted.
@@ -502,6 +500,8 @@ class Role(NamedTuple):
     actions: tuple[str, ...]
 
 
+_READING = ("BatchGetItem", "GetItem", "Query", "Scan")
+
 ROLES = {
     "locker": Role(
         "acquire and release single locks, with renewal, waiting and guarded writes",
@@ -523,10 +523,10 @@ ROLES = {
         "what such rows need in --table if it is their lock_model",
         ("BatchGetItem", "ConditionCheckItem", "GetItem", "UpdateItem"),
     ),
-    "viewer": Role("read locks", ("BatchGetItem", "GetItem", "Scan")),
+    "viewer": Role("read locks", _READING),
     "operator": Role(
         "read locks and the settings of the table, and break locks",
-        ("BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem", "Scan", "UpdateItem"),
+        (*_READING, "DescribeTable", "DescribeTimeToLive", "UpdateItem"),
     ),
     "admin": Role(
         "create the table and delete it",
@@ -555,6 +555,7 @@ USES = {
     "BatchGetItem": Use("Mutex.for_keys, Mutex.any_of and Semaphore", "several"),
     "ConditionCheckItem": Use("rows whose lock_model is this table", "lock-model"),
     "DeleteItem": Use("delete_on_release=True", "deleter"),
+    "Query": Use("LockItem.held(key)", "viewer"),
     "Scan": Use("LockItem.held(), and the check of rows here", "viewer"),
     "DescribeTable": Use("LockItem.create_table(), and the checks of the table here", "operator"),
     "DescribeTimeToLive": Use("LockItem.create_table(), and the check of TTL here", "operator"),

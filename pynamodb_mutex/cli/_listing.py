@@ -22,6 +22,7 @@ from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
+    CLOSED,
     FREE,
     HELD,
     INVALID,
@@ -103,13 +104,13 @@ def ls(
     zone: tzinfo | None,
     as_json: bool,
 ) -> None:
-    """List held and abandoned locks.
+    """List held, abandoned and closed locks.
 
     A lock is abandoned if its lease has expired and nobody has acquired it since: the next process that polls
     acquires it. Times are those of DynamoDB's clock, not of this machine. UNTIL moves with each renewal. Given
     KEYs, lists exactly these, also if they are free.
 
-    WAITERS is the number of those who wait in line (fair=True).
+    WAITERS is the number of those who wait in line (fair=True). A closed lock may still be held: see close.
 
     On a terminal the output is a table that leaves out columns, and the middle of long keys and owners, to fit.
     Otherwise each lock is one complete line with tabs between the columns.
@@ -163,7 +164,7 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
         iso(instant(lock.until, zone), "seconds") or "-",
         "-" if lock.remaining is None else f"{lock.remaining:.1f}",
         str(lock.fencing_token or "-"),
-        lock.state,
+        lock.shown_state,
         str(len(lock.waiters) or "-"),
     ]
 
@@ -205,7 +206,7 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
         "UNTIL": clock_time(instant(lock.until, zone), now),
         "REMAINING": duration(lock.remaining) if lock.remaining else "-",
         "TOKEN": str(lock.fencing_token or "-"),
-        "STATE": lock.state,
+        "STATE": lock.shown_state,
         "WAITERS": str(len(lock.waiters) or "-"),
     }
 
@@ -229,7 +230,7 @@ class Change(NamedTuple):
     """A change of a lock between two reads.
 
     Attributes:
-        event: "taken", "renewed", "freed", or the new state of the lock; at the first read, its state.
+        event: "taken", "renewed", "freed", "opened", or the new state of the lock; at the first read, its state.
         lock: The lock as the later read showed it; if its row is gone, as the earlier one did.
         before: The lock as the earlier read showed it; None if it showed none.
     """
@@ -253,10 +254,12 @@ class Change(NamedTuple):
             ABANDONED: f"abandoned by {owner}",
             "freed": "freed",
             INVALID: f"invalid: {self.lock.claim.fault}",
+            CLOSED: f"closed: {escaped(self.lock.claim.closed or '')}",
+            "opened": "opened",
         }
         words = said[self.event]
         former = self.before
-        if self.event == "taken" and former is not None and former.state != FREE:
+        if self.event == "taken" and former is not None and former.state not in {FREE, CLOSED}:
             words += f"; before: {name(former.claim.owner or former.claim.holder)}"
         return f"{name(self.lock.name)}  {words}"
 
@@ -356,7 +359,7 @@ class _Watching:
         gone = {name: lock for name, lock in self.locks.items() if name not in seen}
         changes = [_change(self.locks.get(name), lock) for name, lock in seen.items()]
         # A scan returns no rows without a claim, so a lock that was released is missing.
-        changes += [Change("freed", lock, lock) for lock in gone.values() if lock.state != FREE]
+        changes += [_ended(lock, lock) for lock in gone.values() if lock.state != FREE]
         self.locks = seen
         if not self.begun:
             self.begun = True
@@ -381,9 +384,15 @@ def _change(before: Lock | None, now: Lock) -> Change | None:
         return None
     if now.state == HELD:
         return Change("renewed" if same else "taken", now, before)
-    if now.state in (ABANDONED, INVALID):
+    if now.state in (ABANDONED, INVALID, CLOSED):
         return Change(now.state, now, before)
-    return Change("freed", now, before)
+    return _ended(before, now)
+
+
+def _ended(before: Lock | None, now: Lock) -> Change:
+    """Return the change of a lock that is free now."""
+    is_opened = before is not None and before.state == CLOSED
+    return Change("opened" if is_opened else "freed", now, before)
 
 
 def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:

@@ -58,8 +58,9 @@ MOST_KEYS = 50
 _SECONDS = 0.5
 """Timeouts in seconds for connecting and reading while a person waits for a completion."""
 
-FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
-"""States of a lock: no claim, a running one, one whose lease has expired, attributes that no lock has."""
+FREE, HELD, ABANDONED, INVALID, CLOSED = "free", "held", "abandoned", "invalid", "closed"
+"""States of a lock: no claim, a running one, one whose lease has expired, attributes that no lock has, no claim and
+closed."""
 
 
 class TransientError(Exception):
@@ -100,11 +101,11 @@ class Lock(NamedTuple):
 
     Attributes:
         key: Key of the lock; of a row lock, the hash key of its row.
-        range_key: Range key of the row of a row lock; None if it has none, and for other locks.
+        range_key: Range key of the row; None if it has none, or that which the locks of the table have by default.
         row: Primary key of the row.
         raw: The row as DynamoDB returned it; empty if there is none.
         claim: The claim in the row.
-        state: FREE, HELD or ABANDONED by server time when the answer arrived, or INVALID.
+        state: FREE, CLOSED, HELD or ABANDONED by server time when the answer arrived, or INVALID.
         remaining: Seconds from the answer until the claim may be taken over; None if unknown.
         seen_at: Server time of the answer; None if unknown.
     """
@@ -122,6 +123,12 @@ class Lock(NamedTuple):
     def name(self) -> str:
         """The key and the range key, for people."""
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
+
+    @property
+    def shown_state(self) -> str:
+        """The state, and whether the lock is closed, for people."""
+        is_both = self.claim.closed is not None and self.state != CLOSED
+        return f"{self.state}, {CLOSED}" if is_both else self.state
 
     @property
     def fencing_token(self) -> int | None:
@@ -162,6 +169,7 @@ class Lock(NamedTuple):
             "lease": None if claim.expires_at is None else claim.lease,
             "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
+            "closed": claim.closed,
             "waiters": [
                 {"owner": owner, "since": iso(instant(since, zone))}
                 for owner, since in self.waiters
@@ -209,12 +217,21 @@ class Locks:
             return {
                 name: value for each, text in given for name, value in _typed(each, text).items()
             }
-        if range_key is not None:
-            raise click.BadParameter("is for row locks only", param_hint="--range-key")
         try:
-            return key_of(self._model, check_key(key))
+            return key_of(self._model, check_key(key), self.range_value(range_key))
         except InvalidKeyError as error:
             raise click.BadParameter(str(error), param_hint="KEY") from error
+
+    def range_value(self, text: str | None) -> Any:
+        """Return a range key as the model has it, from the text of an argument; the text if the model has none.
+
+        Raises:
+            click.BadParameter: If the model cannot have this range key.
+        """
+        if text is None or self._range is None:
+            return text
+        (typed,) = _typed(self._range, text).values()
+        return self._range.deserialize(self._range.get_value(typed))
 
     def read(self, row: RawItem) -> Lock:
         """Read one lock, strongly consistent."""
@@ -222,7 +239,7 @@ class Locks:
         return self.shown(row, answer.item, answer.received)
 
     def all(self, progress: Callable[[str], None], prefix: str = "") -> Iterator[Lock]:
-        """Read the held and abandoned locks whose keys begin with a prefix, page by page, with retries.
+        """Read the held, abandoned and closed locks whose keys begin with a prefix, page by page, with retries.
 
         Rows with an invalid claim are left out and added to `odd`; `warn` prints them.
 
@@ -254,7 +271,7 @@ class Locks:
             click.echo(f"left out: {lock.claim.fault}", err=True)
 
     def standing(self) -> Iterator[Lock]:
-        """Read the held, abandoned and invalid locks without retries, for a caller who reads again anyway.
+        """Read the held, abandoned, closed and invalid locks without retries, for a caller who reads again anyway.
 
         Raises:
             TransientError: If a request failed and a retry may succeed.
@@ -309,6 +326,19 @@ class Locks:
             return f"cannot be read: {one_line(error)}"
         return data
 
+    def attributes(self, raw: RawItem) -> dict[str, Any]:
+        """Return the model's own attributes in a row of a lock table, by name; as they are stored if they cannot be read."""
+        found: dict[str, Any] = {}
+        for name, attribute in self.store.layout.initial:
+            if attribute.attr_name in raw:
+                stored = raw[attribute.attr_name]
+                try:
+                    found[name] = attribute.deserialize(attribute.get_value(stored))
+                    json.dumps(found[name], default=plain, allow_nan=False)
+                except Exception:  # noqa: BLE001 - an attribute may raise anything for a foreign value
+                    found[name] = stored
+        return found
+
     def _row_of(self, raw: RawItem) -> RawItem:
         return {each.attr_name: raw[each.attr_name] for each in self._keys()}
 
@@ -324,12 +354,12 @@ class Locks:
             received: Local time after the answer was received.
         """
         claim, bounds = self.store.layout.claim(raw), self.store.bounds
-        state, remaining = FREE, None
+        state, remaining = FREE if claim.closed is None else CLOSED, None
         if claim.fault is not None:
             state = INVALID
         elif claim.expires_at is not None:
-            # a claim that was kept after its release leaves the lock free, not abandoned
-            state = FREE if claim.is_kept else ABANDONED
+            # a claim that was kept after its release leaves the lock free or closed, not abandoned
+            state = state if claim.is_kept else ABANDONED
             if claim.is_held(received, bounds):
                 state = HELD
             remaining = 0.0
@@ -342,13 +372,14 @@ class Locks:
                 # seen it unchanged for its whole lease, and one read cannot show how long that has been so.
                 remaining = None
         key, *more = (self._text(each, row) for each in self._keys())
-        range_key = more[0] if more and self.in_rows else None
+        is_named = self.in_rows or not self.store.layout.range_is_default(row)
+        range_key = more[0] if more and is_named else None
         seen_at = self.store.server_now(received)
         return Lock(key, range_key, row, raw, claim, state, remaining, seen_at)
 
     def _text(self, attribute: Attribute[Any], row: RawItem) -> str:
         value = row[attribute.attr_name][attribute.attr_type]
-        if not self.in_rows:
+        if attribute is self._hash and not self.in_rows:
             return str(attribute.deserialize(value))
         return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
@@ -414,5 +445,5 @@ def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:
 
 
 range_option = click.option(
-    "--range-key", metavar="TEXT", help="Range key of the row, for a --model whose rows have one."
+    "--range-key", metavar="TEXT", help="Range key of the lock's row, for a --model that has one."
 )

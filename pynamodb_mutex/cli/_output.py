@@ -84,6 +84,10 @@ def wait_time(_: click.Context, __: click.Parameter, value: float | None) -> flo
         raise click.BadParameter(str(error)) from error
 
 
+yes_option = click.option(
+    "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
+)
+
 json_option = click.option(
     "--json",
     "as_json",

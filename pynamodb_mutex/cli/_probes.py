@@ -19,7 +19,8 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb_mutex._dynamodb import answers
 from pynamodb_mutex._dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
 from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT, client_of
-from pynamodb_mutex._dynamodb.keys import check_key, key_of
+from pynamodb_mutex._dynamodb.keys import check_key, hash_key_of, key_of
+from pynamodb_mutex._dynamodb.pynamodb_private import range_key_name
 from pynamodb_mutex._protocol.messages import one_line
 from pynamodb_mutex._protocol.server_time import GRAIN
 from pynamodb_mutex._runtime.process import current_process
@@ -47,9 +48,13 @@ _ANSWERS = {
     "BatchGetItem": "Responses",
     "DescribeTable": "Table",
     "DescribeTimeToLive": "TimeToLiveDescription",
+    "Query": "Items",
     "Scan": "Items",
 }
 """A field that each answer to an operation has. From a page that is no answer botocore makes an empty one."""
+
+_RANGE_KEYS: dict[str, Any] = {"S": "doctor", "N": 0, "B": b"doctor"}
+"""Range keys of rows that need not exist, by type, for a model whose range key has no default."""
 
 _PATIENCE = 2
 """Consecutive requests without an answer after which no further ones are sent."""
@@ -266,7 +271,11 @@ class Probes:
         self._ask = asker.ask
         self._table = asker.table
         self._rows = asker.store.requests
-        self._key = key_of(model, check_key(key))
+        name, sample = range_key_name(model), None
+        if name is not None and model(key).attribute_values.get(name) is None:
+            sample = _RANGE_KEYS[model.get_attributes()[name].attr_type]
+        self._key = key_of(model, check_key(key), sample)
+        self._query = asker.store.scan(limit=1, hash_key=hash_key_of(model, key)).kwargs
         # All writes are conditional on "mine", a random token that no row has: none is ever applied, not even if a
         # process holds the lock of this key.
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}
@@ -310,6 +319,7 @@ class Probes:
             "DeleteItem": rows.delete.fill(key, values),
             "GetItem": {"TableName": table, "Key": key},
             "BatchGetItem": {"RequestItems": {table: {"Keys": [key]}}},
+            "Query": self._query,
             "Scan": {"TableName": table, "Limit": 1},
         }
         return self._ask(action, requests.get(action, {"TableName": table}))

@@ -45,10 +45,11 @@ from pynamodb_mutex.cli._child import (
     has_terminal,
     say,
 )
+from pynamodb_mutex.cli._locks import Locks, range_option
 from pynamodb_mutex.cli._output import seconds, wait_time
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.cli._watchdog import Watchdog
-from pynamodb_mutex.exceptions import InvalidKeyError, MutexLostError
+from pynamodb_mutex.exceptions import InvalidKeyError, MutexClosedError, MutexLostError
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ _EXIT_CODES = """\
 Exit codes:
   0    the command succeeded, or was skipped (--if-locked skip)
   n    that of the command; 128 + n if signal n ended it
-  75   another process held the lock (--if-locked wait and fail)
+  75   another process held the lock (--if-locked wait and fail), or its key is closed
   76   the lock was lost, or could not be renewed
   124  the command ran beyond its deadline
   125  the lock could not be requested: the command was not started
@@ -153,6 +154,7 @@ Exit codes:
 @click.argument(
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]..."
 )
+@range_option
 @click.option(
     "--if-locked",
     type=click.Choice(["wait", "skip", "fail"]),
@@ -221,6 +223,7 @@ def run(
     context: click.Context,
     *,
     key: str,
+    range_key: str | None,
     command: Sequence[str],
     if_locked: str,
     timeout: float | None,
@@ -269,6 +272,7 @@ def run(
                 "ObservedMutex",
                 ObservedMutex.for_key(
                     key,
+                    range_key=range_key and Locks(place.lock_model()).range_value(range_key),
                     model=place.lock_model(),
                     lease=lease,
                     timeout=timeout,
@@ -287,6 +291,10 @@ def run(
                 code = _not_free(mutex, timeout, skip=if_locked == "skip", verbose=verbose)
         except InterruptedWaitError as interrupt:
             code = OF_SIGNALS + interrupt.number
+        except MutexClosedError as error:
+            # also with --if-locked skip: that is for the time during which another one does the work
+            say(one_line(error))
+            code = LOCKED
     context.exit(code)
 
 
@@ -321,7 +329,7 @@ def _not_free(mutex: ObservedMutex, timeout: float, *, skip: bool, verbose: bool
     """Report that another process holds the lock, unless the command is skipped then; return the exit code."""
     if verbose or not skip:
         waited = f" after {timeout:g} s" if timeout else ""
-        say(f"{shown(mutex.key)} is locked{waited}: {mutex.waits_for}")
+        say(f"{shown(mutex._name)} is locked{waited}: {mutex.waits_for}")
     return DONE if skip else LOCKED
 
 
@@ -335,7 +343,7 @@ def _under_lock(
         NoCommandError: If the command cannot be started.
     """
     if job.verbose:
-        say(f"acquired {shown(mutex.key)}, fencing token {mutex.fencing_token}")
+        say(f"acquired {shown(mutex._name)}, fencing token {mutex.fencing_token}")
     child = None
     try:
         # A signal may have arrived during the request that acquired the lock: do not start the command then.
@@ -411,7 +419,7 @@ def _release(mutex: ObservedMutex, *, verbose: bool, keeps: bool = True) -> bool
         say(f"the lock could not be released and will expire: {one_line(error)}")
     else:
         if verbose:
-            say(f"released {shown(mutex.key)}")
+            say(f"released {shown(mutex._name)}")
     return False
 
 
@@ -513,7 +521,7 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool, force: boo
     finally:
         sleeper.stop()
     if attempt.displaced is not None:
-        say(f"took {shown(mutex.key)} by force: {describe(attempt.displaced)}")
+        say(f"took {shown(mutex._name)} by force: {describe(attempt.displaced)}")
     return claim is not None
 
 
@@ -543,7 +551,7 @@ class _WaitSleeper(run_on_thread.ThreadSleeper):
         Raises:
             InterruptedWaitError: When a signal arrives.
         """
-        key = shown(self._mutex.key)
+        key = shown(self._mutex._name)
         waits_for, for_answer = self._mutex.waits_for, self._mutex.blocking_claim is None
         position = self._mutex.position
         place = "" if position is None else f", number {position + 1} in line"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from pynamodb.exceptions import TableDoesNotExist
 from pynamodb.models import Model
 
+from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._dynamodb.requests import Template
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
@@ -38,7 +39,7 @@ def expire(key: Any, model: type[Model] = LockItem) -> None:
     end of its lease. Waiters in this process no longer wait for it.
 
     Args:
-        key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
+        key: The lock's key, or the hash key of a row; with a range key, a tuple of both.
         model: The lock table, or the model of the row.
 
     Raises:
@@ -54,7 +55,8 @@ def _expiring(process: Process, store: Store, options: LockOptions) -> Operation
     answer = yield from retrying(process, lambda: store.update(outdate, options.row, {}), 0.0)
     if answer.error is not None:
         raise answer.error
-    for claim in list(process.holders(store, options.key)):
+    name = lock_name(options.model, options.key, options.row)
+    for claim in list(process.holders(store, name)):
         claim.leave_queue()
 
 
@@ -76,7 +78,7 @@ def held_elsewhere(
     """Hold a key, or a row, for the length of a block as if another process did. Breaks any other claim first.
 
     Args:
-        key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
+        key: The lock's key, or the hash key of a row; with a range key, a tuple of both.
         owner: The label of the holder.
         lease: Seconds until the lock expires; it is not renewed.
         model: The lock table, or the model of the row.
@@ -114,7 +116,8 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
 def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
     """Return a mutex for a key of a lock table, or a row lock for the key of a row."""
     if issubclass(model, LockItem):
-        return Mutex.for_key(key, model=model, **options)
+        key, range_key = key if isinstance(key, tuple) else (key, None)
+        return Mutex.for_key(key, range_key=range_key, model=model, **options)
     if not hasattr(model, "locked"):
         raise TypeError(f"{model.__name__} has no locks: neither a LockItem nor a RowLockMixin")
     lock: Mutex = model.locked(  # type: ignore[attr-defined]  # a RowLockMixin

@@ -36,6 +36,11 @@ class ShopLock(LockItem):
     data = MapAttribute(null=True, attr_name="payload")
 
 
+class ShardLock(LockItem):
+    Meta = type("Meta", (), {"table_name": "shards"})
+    shard = NumberAttribute(range_key=True)
+
+
 class Order(RowLockMixin, Model):
     Meta = type("Meta", (), {"table_name": "orders", "billing_mode": "PAY_PER_REQUEST"})
     customer = UnicodeAttribute(hash_key=True)
@@ -52,7 +57,9 @@ class Kept(RowLockMixin, Model):
     name = UnicodeAttribute(hash_key=True)
 
 
-SHOP, ORDER, BLOB = (("--model", f"{__name__}:{name}") for name in ("ShopLock", "Order", "Blob"))
+SHOP, SHARD, ORDER, BLOB = (
+    ("--model", f"{__name__}:{name}") for name in ("ShopLock", "ShardLock", "Order", "Blob")
+)
 
 
 def failure(*args, **more):
@@ -86,6 +93,10 @@ def failure(*args, **more):
         ((*ORDER, "show", "a", "--range-key", "x"), "is not a number"),
         ((*BLOB, "show", "AQ==", "--range-key", "1"), "no range key"),
         ((*BLOB, "show", "A"), "is not base64"),
+        ((*SHARD, "show", "a"), "ShardLock.shard is a range key: give range_key"),
+        ((*SHARD, "show", "a", "--range-key", "x"), "is not a number"),
+        ((*SHARD, "run", "a", "true"), "ShardLock.shard is a range key: give range_key"),
+        ((*SHARD, "run", "a", "--range-key", "x", "--", "true"), "is not a number"),
         (("ls", "a", "--prefix", "b"), "give KEYs, or --prefix"),
         (("ls", *map(str, range(101))), "give up to 100 KEYs"),
         (("ls", "--sort", "no"), "--sort"),
@@ -95,7 +106,7 @@ def failure(*args, **more):
         ),
         (("show", ""), "a key takes 1 to 2048 bytes"),
         (("ls", "x" * 3000), "a key takes 1 to 2048 bytes"),
-        (("show", "a", "--range-key", "1"), "is for row locks only"),
+        (("show", "a", "--range-key", "1"), "LockItem has no range key"),
         (("watch", "a", "--prefix", "b"), "give KEYs, or --prefix"),
         (("watch", "--interval", "0"), "--interval"),
         (("watch", "--interval", "nan"), "--interval"),
@@ -168,6 +179,20 @@ def test_model_with_other_names_a_range_key_and_other_data(made):
         assert json_of(*SHOP, "release", "a", "--force", "--yes")["freed"] is True
         assert model.get("a", "LOCK").expires_at is None
         assert model.get("stray", "ORDER").expires_at == 1.0
+
+
+def test_lock_table_whose_range_keys_are_given_lock_by_lock(made):
+    model = made(ShardLock)
+    with held_elsewhere(("a", 7), owner="me", model=model), held_elsewhere(("a", 8), model=model):
+        found = json_of(*SHARD, "ls")
+        assert [(lock["key"], lock["range_key"]) for lock in found] == [("a", "7"), ("a", "8")]
+        assert cli(*SHARD, "ls").stdout.splitlines()[1].startswith("a 7\tme\t")
+        assert json_of(*SHARD, "show", "a", "--range-key", "7.0")["owner"] == "me"
+        done = cli(*SHARD, "wait", "a", "--range-key", "7", "--timeout", "0", code=75)
+        assert done.stderr.startswith("'a 7' is still held by ")
+        freed = json_of(*SHARD, "release", "a", "--range-key", "7", "--force", "--yes")
+        assert (freed["freed"], freed["lock"]["range_key"]) == (True, "7")
+        assert model.get("a", 8).is_held
 
 
 def test_model_of_rows_with_a_range_key(made, table):

@@ -383,6 +383,7 @@ def test_roles_of_who_looks_and_of_who_breaks_a_claim(table, requests):
     with held_elsewhere("a"):
         requests.clear()
         assert [item.key for item in LockItem.held()] == ["a"]
+        assert [item.key for item in LockItem.held("a")] == ["a"]
         cli("ls", "a")
         looking = list(requests)
         assert Mutex.for_key("a").locked()

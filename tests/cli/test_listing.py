@@ -85,6 +85,7 @@ def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
     a, _, c = json_of("ls", "--tz", "Asia/Kolkata")
     since, until, left = (a.pop(name) for name in ("since", "until", "remaining"))
     others = {"fencing_token": item.version, "abandoned_by": None, "waiters": [], "problem": None}
+    others["closed"] = None
     assert a == {"key": "a", "state": "held", "owner": "max", "lease": 600.0, **others}
     assert (instant_of(since), since[-6:]) == (item.since, "+05:30")
     assert left == pytest.approx(600, abs=2)
@@ -453,6 +454,17 @@ def test_watch_prints_a_line_for_each_change(table, script):
         "a  abandoned by two",
         "a  freed",
     ]
+
+
+@pytest.mark.parametrize("keys", [(), ("a", "b")])
+def test_watch_says_what_is_closed_and_opened(table, script, keys):
+    mutex = lock("a", "one")
+    steps = [partial(LockItem.close, "a", "why"), lambda: LockItem.open("a"), mutex.acquire]
+    script(*steps, partial(LockItem.close, "a", "why"), mutex.release, lambda: None)
+    free = [f"{key}  free" for key in keys]
+    found = printed(cli("watch", *keys))
+    taken = f"a  taken by one, fencing token {mutex.fencing_token}"
+    assert found == [*free, "a  closed: why", "a  opened", taken, "a  closed: why"]
 
 
 def test_watch_of_keys_does_not_scan_and_a_prefix_leaves_out_others(table, script, wire):

@@ -18,6 +18,7 @@ from unittest.mock import patch
 import pytest
 from command_line import COMMAND, change, cli, entry, json_of, run_here
 from processes import is_there
+from pynamodb.attributes import UnicodeAttribute
 from two_clients import Elsewhere
 from waits import LONG, until
 
@@ -35,6 +36,12 @@ pytestmark = [
     pytest.mark.real("embedded"),
     pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
 ]
+
+
+class Shard(LockItem):
+    Meta = type("Meta", (), {"table_name": "shards-to-run"})
+    shard = UnicodeAttribute(range_key=True)
+
 
 PID, GO = Path("pid"), Path("go")
 PATIENT = ["sh", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]
@@ -694,3 +701,30 @@ def test_durations(text, seconds):
 @pytest.mark.parametrize("text", ["", "s", "5x", "5 weeks", "1h30m", "0", "-1", "inf", "nan"])
 def test_what_is_no_duration_is_refused(text):
     assert run_here("k", "--hold-at-least", text, "--", "true", code=2).stderr
+
+
+# -- range keys, and closed keys --------------------------------------------------------------------
+
+
+def test_lock_with_a_range_key(engine):
+    Shard.create_table()
+    where = ("--model", f"{__name__}:Shard", "run", "a", "--range-key", "s1")
+    with held_elsewhere(("a", "s1"), model=Shard), held_elsewhere(("a", "s2"), model=Shard):
+        done = cli(*where, "--if-locked", "fail", "--", "true", code=75)
+        assert done.stderr.startswith(f"{SAYS}'a s1' is locked")
+    with held_elsewhere(("a", "s2"), model=Shard):
+        cli(*where, "--", "true")
+    assert Shard.get("a", "s1").expires_at is None
+    with held_elsewhere(("a", "s1"), model=Shard):
+        done = cli(*where, "--force", "--", "true")
+        assert done.stderr.startswith(f"{SAYS}took 'a s1' by force: held by ")
+
+
+@pytest.mark.parametrize(
+    "how", [("--if-locked", "wait"), ("--if-locked", "skip"), ("--if-locked", "fail"), ("--force",)]
+)
+def test_closed_key_exits_with_the_reason(table, how):
+    LockItem.close("a", "migration")
+    done = run_here("a", *how, "--", "touch", "ran", code=75)
+    assert done.stderr == f"{SAYS}'a' is closed: migration\n"
+    assert not Path("ran").exists()

@@ -56,7 +56,7 @@ def logged(scene, caplog):
 def about(lock, **more):
     """What each signal says of an acquisition, and what some say besides."""
     about = {name: getattr(lock, name) for name in ("key", "owner", "token", "fencing_token")}
-    return about | more
+    return about | {"attributes": None} | more
 
 
 def test_acquired_and_released_show_all_there_is(scene, heard):
@@ -95,7 +95,7 @@ def test_contended_is_reported_once_and_names_the_holder(scene, heard, logged, h
     with pytest.raises(MutexTimeoutError), scene.mutex(owner="me", timeout=3, poll=(0.1, 0.2)):
         pass
     assert heard.names == ["contended", "not_acquired"]
-    me = {"key": scene.key, "owner": "me"}
+    me = {"key": scene.key, "owner": "me", "attributes": None}
     assert heard.the("contended") == me | {
         "holder": "other",
         "holder_token": holder.token,

@@ -174,6 +174,9 @@ CAUGHT_IN = {
     "impatient": (size("fair", 8, lost_request=0.02), 1),
     "place-kept": (size("fair", 5), 0),
     "leave-trusts-a-read": (size("fair", 6, 2, late=0.2), 1),
+    "closed-to-newcomers": (size("one", 2, 5, threads=3), 0),
+    "closed-is-handed-over": (size("one", 2, 5, threads=3), 0),
+    "closed-by-date": (size("one", 2, 5, threads=3), 0),
     **{name: (None, seed) for name, seed in CAUGHT_ANYWHERE.items()},
 }
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""

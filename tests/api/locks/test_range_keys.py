@@ -1,0 +1,232 @@
+"""Locks whose range keys are given lock by lock: each is a lock of its own, whatever shares its hash key."""
+
+import asyncio
+import json
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pynamodb import attributes as types
+from test_lock_item import subclass
+
+from pynamodb_mutex import (
+    InvalidKeyError,
+    InvalidTicketError,
+    Mutex,
+    MutexAlreadyHeldError,
+    MutexTimeoutError,
+    Semaphore,
+    synchronized,
+)
+from pynamodb_mutex.aio import AsyncMutex
+from pynamodb_mutex.testing import expire, held_elsewhere
+
+
+@pytest.fixture
+def shards(engine):
+    return subclass(shard=types.UnicodeAttribute(range_key=True))
+
+
+def names(items):
+    return [(item.key, item.shard) for item in items]
+
+
+def test_locks_that_share_a_hash_key_are_independent(shards):
+    one, other = (Mutex.for_key("c", range_key=f"s{n}", model=shards) for n in (1, 2))
+    with one, other, Mutex.for_key("d", range_key="s1", model=shards):
+        assert (one.key, one.range_key) == ("c", "s1")
+        assert "'c s1' in " in repr(one)
+        assert names(shards.held("c")) == [("c", "s1"), ("c", "s2")]
+        assert sorted(names(shards.held())) == [("c", "s1"), ("c", "s2"), ("d", "s1")]
+        assert all(item.is_held for item in shards.held("c"))
+        assert names(shards.held("nothing")) == []
+        again = Mutex.for_key("c", range_key="s1", model=shards, timeout=0)
+        with pytest.raises(MutexTimeoutError, match="'c s1' was not free") as raised, again:
+            pass
+        assert raised.value.key == "c s1"
+        with pytest.raises(MutexAlreadyHeldError, match="'c s2' is already held"):
+            other.acquire()
+        with pytest.raises(MutexAlreadyHeldError, match=r"'c s2' is already held .* by another"):
+            Mutex.for_key("c", range_key="s2", model=shards).acquire()
+        assert shards.force_release("c", "s1") is True
+        assert (other.locked(), other.held, one.locked()) == (True, True, False)
+        one.acquire()
+    assert list(shards.held("c")) == []
+
+
+def test_hand_over_stays_among_those_of_one_range_key(shards):
+    lock = Mutex.for_key("c", range_key="s1", model=shards)
+    with ThreadPoolExecutor() as pool, lock:
+        waiter = Mutex.for_key("c", range_key="s1", model=shards)
+        stranger = Mutex.for_key("c", range_key="s2", model=shards)
+        waiting = pool.submit(waiter.acquire, timeout=20)
+        assert stranger.acquire(blocking=False)
+        stranger.release()
+        assert not waiting.done()
+        lock.release()
+        assert waiting.result()
+        assert not stranger.locked()
+        lock.acquire(blocking=False)
+        waiter.release()
+        lock.acquire()
+
+
+def test_lock_of_a_thread_that_has_ended_is_in_the_way_of_its_own_range_key_alone(shards, caplog):
+    one, other = (Mutex.for_key("c", range_key=f"s{n}", model=shards) for n in (1, 2))
+    thread = threading.Thread(target=one.acquire)
+    thread.start()
+    thread.join()
+    with other, ThreadPoolExecutor() as pool:
+        waiter = Mutex.for_key("c", range_key="s2", model=shards, timeout=1)
+        assert pool.submit(waiter.acquire).result() is False
+    assert "stays held" not in caplog.text
+    assert not Mutex.for_key("c", range_key="s1", model=shards, timeout=1).acquire()
+    assert caplog.text.count("'c s1' is held by") == 1
+    one.release()
+
+
+@pytest.mark.parametrize("wrong", [5, "", "x" * 1025, "\ud800", ["s1"]])
+def test_range_key_that_no_row_can_have_is_refused_before_any_request(shards, wrong, sent):
+    for call in (
+        lambda: Mutex.for_key("c", range_key=wrong, model=shards),
+        lambda: AsyncMutex.for_key("c", range_key=wrong, model=shards)._lock,
+        lambda: shards.force_release("c", wrong),
+    ):
+        before = len(sent)
+        with pytest.raises(InvalidKeyError, match=r"Sub\.shard"):
+            call()
+        assert len(sent) == before
+
+
+def test_range_key_where_there_is_none_or_none_where_there_is_one(shards):
+    with pytest.raises(InvalidKeyError, match="has no range key, but one was given: 's1'"):
+        Mutex.for_key("c", range_key="s1")
+    for call in (Mutex.for_key, shards.force_release):
+        with pytest.raises(InvalidKeyError, match=r"Sub\.shard is a range key: give range_key"):
+            call("c", **({"model": shards} if call == Mutex.for_key else {}))
+    for make in (
+        lambda: Semaphore.for_key("c", permits=2, range_key="s1", model=shards),
+        lambda: Mutex.any_of(["c"], range_key="s1", model=shards),
+        lambda: Mutex.for_keys(["c"], range_key="s1", model=shards),
+    ):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'range_key'"):
+            make()
+
+
+def test_default_is_used_where_no_range_key_is_given(engine):
+    model = subclass(shard=types.UnicodeAttribute(range_key=True, default="all"))
+    with (
+        Mutex.for_key("c", model=model) as default,
+        Mutex.for_key("c", range_key="s1", model=model),
+    ):
+        assert default.range_key is None
+        # those under other range keys may be another model's, unless they have this hash key
+        assert names(model.held()) == [("c", "all")]
+        assert names(model.held("c")) == [("c", "all"), ("c", "s1")]
+        assert Mutex.for_key("c", range_key="all", model=model).acquire(blocking=False) is False
+
+
+def test_range_keys_of_other_types(engine):
+    for attribute, value, other in (
+        (types.NumberAttribute(range_key=True), 7, 7.0),
+        (types.BinaryAttribute(range_key=True, legacy_encoding=False), b"\xff", b"\xff"),
+    ):
+        model = subclass(shard=attribute)
+        mutex = Mutex.for_key("c", range_key=value, model=model)
+        mutex.acquire()
+        assert Mutex.for_key("c", range_key=other, model=model).acquire(blocking=False) is False
+        assert [item.shard for item in model.held("c")] == [value]
+        with Mutex.attach(mutex.detach(), model=model) as attached:
+            assert (attached.range_key, attached.held) == (value, True)
+    with pytest.raises(InvalidKeyError, match=r"Sub\.shard cannot be nan"):
+        Mutex.for_key(
+            "c", range_key=math.nan, model=subclass(shard=types.NumberAttribute(range_key=True))
+        )
+
+
+def test_ticket_carries_the_range_key(shards):
+    mutex = Mutex.for_key("c", range_key="s1", model=shards)
+    mutex.acquire()
+    ticket = mutex.detach()
+    fields = json.loads(ticket)
+    assert (fields["key"], fields["range_key"]) == ("c", {"S": "s1"})
+    for wrong in ({"N": "1"}, {"S": 7}, {}, "s1"):
+        with pytest.raises(InvalidTicketError, match="range key that Sub cannot have"):
+            Mutex.attach(json.dumps(fields | {"range_key": wrong}), model=shards)
+    with pytest.raises(InvalidTicketError, match="range key that LockItem cannot have"):
+        Mutex.attach(ticket)
+    with Mutex.attach(ticket, model=shards) as attached:
+        assert names(shards.held("c")) == [("c", "s1")]
+        assert (attached.key, attached.range_key) == ("c", "s1")
+
+
+def test_group_of_locks_with_one_hash_key(shards):
+    locks = [Mutex.for_key("c", range_key=f"s{n}", model=shards, reentrant=True) for n in (1, 2)]
+    with Mutex.for_keys(locks) as group:
+        assert group.keys == ("c s1", "c s2")
+        assert set(group.fencing_tokens) == {"c s1", "c s2"}
+        assert names(shards.held("c")) == [("c", "s1"), ("c", "s2")]
+        with Mutex.for_keys(locks[::-1]) as again:
+            assert again.fencing_tokens == group.fencing_tokens
+        assert Mutex.for_key("c", range_key="s2", model=shards).acquire(blocking=False) is False
+
+
+def test_synchronized_makes_the_range_key_from_the_arguments(shards):
+    @synchronized("c-{number}", range_key="s{shard}", model=shards)
+    def work(number, shard):
+        return names(shards.held(f"c-{number}"))
+
+    @synchronized("c-{number}", range_key="s{shard}", model=shards)
+    async def work_async(number, shard):
+        return names(await asyncio.to_thread(lambda: list(shards.held(f"c-{number}"))))
+
+    assert work(7, 3) == [("c-7", "s3")]
+    assert asyncio.run(work_async(8, 4)) == [("c-8", "s4")]
+    numbered = subclass(shard=types.NumberAttribute(range_key=True))
+    assert synchronized("c", range_key=1, model=numbered)(lambda: names(numbered.held("c")))() == [
+        ("c", 1)
+    ]
+    with pytest.raises(InvalidKeyError, match="has no range key"):
+        synchronized("c", range_key="s")
+    with pytest.raises(ValueError, match="the function has no parameter 'shard'"):
+        synchronized("c", range_key="{shard}", model=shards)(lambda: None)
+
+
+def test_held_with_a_key_is_a_consistent_query(shards, sent):
+    with Mutex.for_key("c", range_key="s1", model=shards):
+        before = len(sent)
+        assert names(shards.held("c")) == [("c", "s1")]
+        assert sent[before:] == ["Query"]
+    with pytest.raises(InvalidKeyError):
+        shards.held("")
+
+
+def test_rows_of_other_kinds_with_an_attribute_of_that_name_are_not_taken_for_closed_locks(
+    shards, caplog
+):
+    shards.close("c", "why", "s1")
+    order = {"key": {"S": "c"}, "shard": {"S": "ORDER"}, "closed": {"S": "2026-11-26"}}
+    client = shards._get_connection().connection.client
+    client.put_item(TableName=shards.Meta.table_name, Item=order)
+    assert list(shards.held("c")) == list(shards.held()) == []
+    assert caplog.text == ""
+
+
+def test_testing_helpers_take_a_tuple(shards):
+    with held_elsewhere(("c", "s1"), owner="they", model=shards) as item:
+        assert (item.key, item.shard, item.owner) == ("c", "s1", "they")
+        assert Mutex.for_key("c", range_key="s1", model=shards).acquire(blocking=False) is False
+        expire(("c", "s1"), shards)
+        assert Mutex.for_key("c", range_key="s1", model=shards).acquire(blocking=False)
+
+
+@pytest.mark.real
+def test_on_real_engines(engine):
+    model = subclass(shard=types.UnicodeAttribute(range_key=True))
+    locks = [Mutex.for_key("c", range_key=f"s{n}", model=model) for n in (1, 2)]
+    with locks[0], locks[1]:
+        assert names(model.held("c")) == [("c", "s1"), ("c", "s2")]
+        assert model.force_release("c", "s2")
+        assert names(model.held("c")) == [("c", "s1")]
+        locks[1].acquire()

@@ -514,12 +514,13 @@ class Layout:
             self.token.attr_name: {"S": values["mine"]},
             self.version.attr_name: {"N": values["version"]},
             self.writes.attr_name: {"N": values["next"]},
+            # By its absence, the holder before, whose release is refused now, would take its lock for released.
+            self.abandoned_by.attr_name: {"S": values["abandoned_by"]},
         }
         if not ended:
             raw |= {
                 self.owner.attr_name: {"S": values["owner"]},
                 self.lease.attr_name: {"N": values["lease"]},
                 self.expires_at.attr_name: {"N": values["end"]},
-                self.abandoned_by.attr_name: {"S": values["abandoned_by"]},
             }
         return raw

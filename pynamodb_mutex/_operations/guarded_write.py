@@ -84,7 +84,7 @@ class Guard:
         claim = self.claim
         values = claim.store.mine(claim.own)
         if self.ends:
-            values |= claim.store.ending(claim.shared.now)
+            values |= claim.store.ending(claim.shared.now) | {"abandoned_by": claim.abandoned_by}
         if self.renews:
             renewal = claim.propose_renewal(self.lease)
             self._renewals.append(renewal)

@@ -104,6 +104,21 @@ def test_force_in_the_same_process_is_reported_at_once(table, on_lost):
         assert heard.the("lost")["loss"] is Loss.FORCED
 
 
+@pytest.mark.parametrize("write", ["save", "update"])
+def test_release_after_a_takeover_that_a_write_has_ended_reports_the_loss(row_scene, write):
+    """What that write leaves must not pass for what a release leaves, of which a proxy has sent a copy."""
+    lock = held(row_scene.lock(auto_renew=False))
+    row_scene.expire()
+    with row_scene.other() as taken:
+        if write == "save":
+            taken.save(unlock=True)
+        else:
+            taken.update([type(taken).balance.set(5)], unlock=True)
+    with pytest.raises(MutexLostError) as raised:
+        lock.release()
+    assert raised.value.loss is Loss.TAKEN
+
+
 @of("one lock")
 @pytest.mark.parametrize("lose_it", [*dict(LOSSES), None])
 def test_failed_release_never_replaces_what_the_body_raised(subject, lose_it):

@@ -43,8 +43,10 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:class",
-        r"([MNPRT]|Skipping|Waiting|P\.args|P\.kwargs|Self|(Async)?Options|pynamodb_mutex\.(testing\.holders|aio|_row_locks)\.M)",
+        r"([MNPRT]|Skipping|Waiting|P\.args|P\.kwargs|Self|(Async|Once)?Options|pynamodb_mutex\.(testing\.holders|aio|_row_locks)\.M)",
     ),
+    (r"py:class", r"datetime|timedelta"),
+    (r"py:class", r"pynamodb_mutex\._async_runs\.AsyncRun"),  # a Run whose methods are awaited
     # of blinker, prometheus_client and OpenTelemetry
     (r"py:class", r"(NamedSignal|CollectorRegistry|TracerProvider|MeterProvider)"),
     (r"py:class", r"(Action|BatchWrite|Condition|Model|(.*\.Guarded)?TransactWrite)"),

@@ -380,10 +380,33 @@ def waiting_line() -> Drawing:
     return draw
 
 
+def once() -> Drawing:
+    """One call does the work; whoever calls meanwhile waits for its result, and whoever calls later finds it."""
+    draw = Sequence("The work is done once", THREE)
+    draw.send(A, ROW, "begin with token a: if no result counts, no claim")
+    draw.state(ROW, "token a, version 42, end 12:00:30", GREEN, HELD)
+    draw.state(A, "charges the card", GREEN, HELD)
+    draw.send(B, ROW, "begin with token b: if no result counts, no claim")
+    draw.send(ROW, B, "refused, with the row: A does it. B waits", RED)
+    draw.send(A, ROW, "complete: if token a, version 42")
+    draw.state(ROW, "the result, which counts until tomorrow", GREEN, HELD)
+    draw.send(B, ROW, "poll: it is done", GREY)
+    draw.send(ROW, B, "the result", GREEN)
+    draw.gap("an hour later")
+    draw.send(B, ROW, "begin with token c: if no result counts, no claim")
+    draw.send(ROW, B, "refused, with the row: the result", GREEN)
+    draw.note(
+        "If A dies, its claim ends by itself, and B does",
+        "the work; or B raises, with on_abandoned = raise.",
+    )
+    return draw
+
+
 DIAGRAMS = {
     drawn.__name__.replace("_", "-"): drawn
     for drawn in (
         protocol,
+        once,
         lost_answer,
         hand_over,
         waiting_line,

@@ -21,15 +21,21 @@ from pynamodb_mutex.exceptions import (
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
+    NotRecordedError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    ResultUnavailableError,
     RowLockedError,
 )
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
+    from pynamodb_mutex._called_once import once
     from pynamodb_mutex._synchronized import synchronized
     from pynamodb_mutex.groups import Semaphore
     from pynamodb_mutex.rows import RowLock, RowLockMixin
+    from pynamodb_mutex.runs import Once, OnceItem
 
 __all__ = [
     "InvalidKeyError",
@@ -44,19 +50,29 @@ __all__ = [
     "MutexLostError",
     "MutexNotHeldError",
     "MutexTimeoutError",
+    "NotRecordedError",
+    "Once",
+    "OnceItem",
+    "OutcomeUnknownError",
+    "PayloadMismatchError",
+    "ResultUnavailableError",
     "RowLock",
     "RowLockMixin",
     "RowLockedError",
     "Semaphore",
+    "once",
     "release_all",
     "synchronized",
 ]
 
 
 _LATER = {
+    "Once": "runs",
+    "OnceItem": "runs",
     "RowLock": "rows",
     "RowLockMixin": "rows",
     "Semaphore": "groups",
+    "once": "_called_once",
     "synchronized": "_synchronized",
 }
 """Names that few programs need, and the modules that have them: imported at first use, so that the package's import is fast."""

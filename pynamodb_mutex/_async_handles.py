@@ -168,7 +168,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         # then run while the request below is awaited, and cancel a task that has left the lock.
         held = self._lock._current("release")
         self._end_holding(held)
-        await self._end(release(held, data=data), sys.exc_info()[1])
+        await end_holding(release(held, data=data), sys.exc_info()[1])
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
@@ -220,23 +220,6 @@ class AsyncLock(Handle[Any], Generic[L]):
                 if not several:
                     del self._holders[who]
 
-    async def _end(self, operation: Operation[None], error: BaseException | None) -> None:
-        """Run a release: for this task or, if its coroutine cannot await, on a worker thread.
-
-        A second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines of
-        tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
-        worker the lock would be renewed for as long as the process lives. So would the lock of a block around this one if
-        a task to which nobody refers is collected while a loop runs: Python drops a coroutine that awaits as it is closed.
-
-        Args:
-            operation: The release.
-            error: The exception by which the caller leaves the lock, or which it handles; None if there is none.
-        """
-        if _can_await(error):
-            await self._run(operation)
-        else:
-            run_on_worker(current_process(), operation)
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -259,7 +242,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         left_by = error if holder is None else holder.leave(error)
         if held is not None:
             try:
-                await self._end(self._lock._ending_block(held), error)
+                await end_holding(self._lock._ending_block(held), error)
             except Exception as failure:
                 if left_by is None:
                     raise
@@ -301,6 +284,24 @@ class AsyncLock(Handle[Any], Generic[L]):
 
 # not in the class: see `Lock`
 AsyncLock.__enter__ = AsyncLock.__exit__ = refusing("tasks: use 'async with', or a Mutex")  # type: ignore[attr-defined]  # see above
+
+
+async def end_holding(operation: Operation[None], error: BaseException | None) -> None:
+    """Run a release: for this task or, if its coroutine cannot await, on a worker thread.
+
+    A second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines of
+    tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
+    worker the lock would be renewed for as long as the process lives. So would the lock of a block around this one if
+    a task to which nobody refers is collected while a loop runs: Python drops a coroutine that awaits as it is closed.
+
+    Args:
+        operation: The release.
+        error: The exception by which the caller leaves the lock, or which it handles; None if there is none.
+    """
+    if _can_await(error):
+        await run(current_process(), operation)
+    else:
+        run_on_worker(current_process(), operation)
 
 
 def _can_await(error: BaseException | None) -> bool:

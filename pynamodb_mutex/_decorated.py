@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.exceptions import MutexTimeoutError
 
 if TYPE_CHECKING:
@@ -120,3 +121,38 @@ def is_async(function: Callable[..., object]) -> bool:
 def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:
     """Return whether a function, or the ``__call__`` of an object, is of a kind."""
     return kind(function) or kind(type(function).__call__)
+
+
+class Key:
+    """Makes the key of a call from its arguments."""
+
+    def __init__(self, template: str, function: Callable[..., object]) -> None:
+        self._template = template
+        self._signature = inspect.signature(function)
+        try:
+            # A dry run, for only str.format knows all its rules. It raises ValueError itself for a malformed template.
+            template.format_map({name: _Anything() for name in self._signature.parameters})
+        except KeyError as error:
+            msg = f"{shown(template)}: the function has no parameter {error}"
+            raise ValueError(msg) from error
+
+    def __call__(self, /, *args: object, **kwargs: object) -> str:  # `self` may be among the kwargs
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return self._formatted(self._template, bound.arguments)
+
+    def _formatted(self, template: str, arguments: dict[str, Any]) -> str:
+        return template.format_map(arguments)
+
+
+class _Anything:
+    """Stands in for each argument in the dry run: has every attribute and item, and accepts every format."""
+
+    def __getattribute__(self, name: str) -> _Anything:
+        return self
+
+    def __getitem__(self, index: object) -> _Anything:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return ""

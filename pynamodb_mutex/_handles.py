@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import Held, HeldClaim
     from pynamodb_mutex._operations.options import LockOptions
-    from pynamodb_mutex._protocol.claim import Loss
+    from pynamodb_mutex._protocol.claim import Claim, Loss
 
     P = ParamSpec("P")
 
@@ -525,6 +525,23 @@ Lock.__aenter__ = Lock.__aexit__ = refusing("threads: use 'with', or an AsyncMut
 def note_not_released(error: BaseException, failure: Exception) -> None:
     """Add a note to the exception of a block: its lock could not be released either."""
     add_note(error, f"and the lock could not be released: {one_line(failure)}")
+
+
+def timeout_error(
+    what: str, name: str, options: LockOptions, holder: Claim | None
+) -> MutexTimeoutError:
+    """Return the error for a lock that was not free in time.
+
+    Args:
+        what: What did not happen, for the message, with braces for the name.
+        name: What messages call the lock.
+        options: Its options.
+        holder: The claim that was in the way last; None if none was seen.
+    """
+    owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
+    why = f"within {options.timeout} s: {describe_holder(owner, ends)}"
+    msg = f"{what.format(shown(name))} {why}"
+    return MutexTimeoutError(msg, key=name, owner=owner, expires_at=ends)
 
 
 # -- several together ------------------------------------------------------------------------------

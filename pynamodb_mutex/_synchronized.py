@@ -6,10 +6,10 @@ Each call makes a `~pynamodb_mutex.Mutex` for its key or, for a coroutine functi
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from pynamodb_mutex._decorated import (
+    Key,
     check_function,
     is_async,
     locked_calls,
@@ -118,8 +118,8 @@ def synchronized(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function(function)
-        key_of = _Key(template, function)
-        range_of = _Key(range_key, function) if isinstance(range_key, str) else None
+        key_of = Key(template, function)
+        range_of = Key(range_key, function) if isinstance(range_key, str) else None
         wrap: Any = locked_calls
         kind: Any = Mutex
         if is_async(function):
@@ -135,35 +135,3 @@ def synchronized(
         return wrapped
 
     return decorate
-
-
-class _Key:
-    """Makes the key of a call from its arguments."""
-
-    def __init__(self, template: str, function: Callable[..., object]) -> None:
-        self._template = template
-        self._signature = inspect.signature(function)
-        try:
-            # A dry run, for only str.format knows all its rules. It raises ValueError itself for a malformed template.
-            template.format_map({name: _Anything() for name in self._signature.parameters})
-        except KeyError as error:
-            msg = f"{shown(template)}: the function has no parameter {error}"
-            raise ValueError(msg) from error
-
-    def __call__(self, /, *args: object, **kwargs: object) -> str:  # `self` may be among the kwargs
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return self._template.format_map(bound.arguments)
-
-
-class _Anything:
-    """Stands in for each argument in the dry run: has every attribute and item, and accepts every format."""
-
-    def __getattribute__(self, name: str) -> _Anything:
-        return self
-
-    def __getitem__(self, index: object) -> _Anything:
-        return self
-
-    def __format__(self, spec: str) -> str:
-        return ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._dynamodb.pynamodb_private import replace_commit, update_local_versions
+from pynamodb_mutex._operations.row_write import GuardOnly
 from pynamodb_mutex._operations.transaction import commit, refuse_other_connection
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
@@ -61,8 +62,7 @@ class GuardedTransactWrite(TransactWrite):
         """
         run(current_process(), _checking(claims))
         super().__init__(connection=claims[0].store.connection.pynamodb)
-        self._claims = claims
-        self._unlock = unlock
+        self._own = [GuardOnly(claim, unlock=unlock) for claim in claims]
 
     def _commit(self) -> Any:
         return run(current_process(), self.committing())
@@ -73,10 +73,19 @@ class GuardedTransactWrite(TransactWrite):
         All in one operation: a task may be cancelled while the transaction is sent, and then nothing runs after it.
         """
         # never None: a transaction with a guard in it is not left to PynamoDB
-        operation: Any = commit(current_process(), self, self._claims, unlock=self._unlock)
+        operation: Any = commit(current_process(), self, self._own)
         answer: dict[str, Any] = yield from operation
         update_local_versions(self)
         return answer
+
+
+class RecordingTransactWrite(GuardedTransactWrite):
+    """A PynamoDB TransactWrite that records the result of a run of `once` together with its writes: both, or neither."""
+
+    def __init__(self, record: GuardOnly) -> None:
+        """Check the run, and begin the transaction."""
+        super().__init__([record.guard.claim])
+        self._own = [record]
 
 
 def _checking(claims: Sequence[HeldClaim]) -> Operation[None]:

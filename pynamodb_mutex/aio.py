@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from pynamodb_mutex._async_handles import AsyncOptions
+    from pynamodb_mutex._async_runs import AsyncOnce
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim
 
@@ -37,6 +38,7 @@ N = TypeVar("N", bound=Model)
 __all__ = [
     "AsyncMutex",
     "AsyncMutexGroup",
+    "AsyncOnce",
     "AsyncRowLock",
     "AsyncRowLocks",
     "AsyncSemaphore",
@@ -44,6 +46,16 @@ __all__ = [
     "locked",
     "locked_all",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `AsyncOnce` when it is first used."""
+    if name != "AsyncOnce":
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from pynamodb_mutex._async_runs import AsyncOnce  # noqa: PLC0415 - seldom needed
+
+    return AsyncOnce
 
 
 def _listed(keys: Any) -> Any:

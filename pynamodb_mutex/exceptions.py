@@ -24,6 +24,10 @@ __all__ = [
     "MutexLostError",
     "MutexNotHeldError",
     "MutexTimeoutError",
+    "NotRecordedError",
+    "OutcomeUnknownError",
+    "PayloadMismatchError",
+    "ResultUnavailableError",
     "RowLockedError",
 ]
 
@@ -207,3 +211,54 @@ class InvalidRowError(MutexError):
 
 class InvalidTicketError(MutexError, ValueError):
     """The text is not a ticket, or is a ticket for another table, region or model."""
+
+
+# -- of `once` ---------------------------------------------------------------------------------------
+
+
+class PayloadMismatchError(MutexError, ValueError):
+    """The key has a result, or a run, for another payload: two different requests have one key."""
+
+
+class OutcomeUnknownError(MutexError):
+    """A run ended without a result, with ``on_abandoned="raise"``, and somebody has to decide what became of its work.
+
+    ``Once.forget`` lets it be done again, ``Once.record`` says that it is done. ``owner`` is the label of that run.
+
+    Attributes:
+        since (float | None): When it began, in seconds of DynamoDB's time since the epoch, to a second or two; None if that
+            is not known.
+    """
+
+    def __init__(self, *args: Any, since: float | None = None, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.since = since
+
+
+class NotRecordedError(MutexLostError):
+    """The function has returned, but its result was not recorded, or it is unknown whether it was.
+
+    The run had lost its key, and another may have done the same work; or DynamoDB refused or did not answer until the lease
+    had ended. ``applied`` is False if the result was not recorded, and None if that is unknown.
+
+    Attributes:
+        value (Any): What the function returned.
+    """
+
+    def __init__(self, *args: Any, value: Any = None, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.value = value
+
+
+class ResultUnavailableError(MutexError):
+    """The work is done, but its result could not be stored, or cannot be read.
+
+    Attributes:
+        reason (str): Why.
+        value (Any): What the function returned, for the caller whose run it was; otherwise None.
+    """
+
+    def __init__(self, *args: Any, reason: str = "", value: Any = None, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.reason = reason
+        self.value = value

@@ -15,7 +15,7 @@ from weakref import ref
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._dynamodb.layout import serialize_attributes, serialize_data
-from pynamodb_mutex._handles import HandleOfOne, Lock, LockGroup
+from pynamodb_mutex._handles import HandleOfOne, Lock, LockGroup, timeout_error
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
@@ -35,7 +35,6 @@ from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexError,
     MutexTimeoutError,
-    describe_holder,
 )
 from pynamodb_mutex.models import LockItem
 
@@ -640,15 +639,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return answer.claim.is_held(answer.received, store.bounds)
 
     def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
-        holder = attempt.holder
-        owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
-        return MutexTimeoutError(
-            f"{shown(self._options.name)} was not free within {self._options.timeout} s: "
-            f"{describe_holder(owner, ends)}",
-            key=self._options.name,
-            owner=owner,
-            expires_at=ends,
-        )
+        return timeout_error("{} was not free", self._options.name, self._options, attempt.holder)
 
 
 # -- one of several --------------------------------------------------------------------------------

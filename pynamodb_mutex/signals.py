@@ -48,6 +48,7 @@ __all__ = [
     "HandedOver",
     "Lost",
     "NotAcquired",
+    "OnceCalled",
     "Released",
     "RenewalFailed",
     "Renewed",
@@ -57,6 +58,7 @@ __all__ = [
     "handed_over",
     "lost",
     "not_acquired",
+    "once_called",
     "released",
     "renewal_failed",
     "renewed",
@@ -224,6 +226,24 @@ class HandedOver(_OfAHold):
     held_for: float
 
 
+class OnceCalled(TypedDict):
+    """Arguments of `once_called`.
+
+    Attributes:
+        key: The key.
+        owner: Label of the caller.
+        outcome: How the call ended. ``"ran"``: it did the work, whose result is recorded. ``"repeated"``: a result counted;
+            ``"waited"``: it did, after another run was waited for. ``"failed"``: it did not complete the work.
+            ``"mismatched"``: PayloadMismatchError; ``"unknown"``: OutcomeUnknownError; ``"not_recorded"``: NotRecordedError.
+        attributes: None.
+    """
+
+    key: str
+    owner: str
+    outcome: str
+    attributes: dict[str, Any] | None
+
+
 acquired: NamedSignal = SIGNALS["acquired"]
 """A lock was acquired, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
 
@@ -255,3 +275,6 @@ released: NamedSignal = SIGNALS["released"]
 
 handed_over: NamedSignal = SIGNALS["handed_over"]
 """A lock was handed over to the next thread or task in line, or detached into a ticket. See `HandedOver`."""
+
+once_called: NamedSignal = SIGNALS["once_called"]
+"""A call of `~pynamodb_mutex.once` has ended; the signals of the lock under which it worked come in addition. See `OnceCalled`."""

@@ -40,6 +40,7 @@ pytest_plugins = [
     "two_clients",
     "signal_receivers",
     "kinds_of_locks",
+    "once_scene",
 ]
 
 # A suite started in the background of a shell ignores Ctrl-C, under nohup a hangup, and so would all

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +23,7 @@ from pynamodb.expressions.update import SetAction
 from pynamodb_mutex import _transactions
 from pynamodb_mutex._dynamodb.answers import Answer, Failure
 from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
+from pynamodb_mutex._dynamodb.once_rows import OnceLayout, OnceRequests
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._dynamodb.store import Request, Store
 from pynamodb_mutex._operations import acquire, release
@@ -30,6 +32,7 @@ from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
+from pynamodb_mutex._operations.once import Beginning, Recording, Result, RunContender, complete
 from pynamodb_mutex._operations.release import Ending
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._operations.states import State
@@ -40,6 +43,8 @@ from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 from pynamodb_mutex._protocol.waiting_line import Take, WaitingLine
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.runs import Run
 
 Patches = list[Any]
 
@@ -218,14 +223,18 @@ def wall_clock() -> Patches:
 
     def learn(self: Store, reply: Any, sent: float, received: float) -> bool:
         reply.sent, reply.received = reply.sent or sent, received
-        # a simulated process has a wall clock of its own
-        read_wall_clock = getattr(current_process(), "time_of_day", time.time)
         offset = wall_offsets.get(self.model.Meta.host, 0.0)
         server = self.connection.server
         server.answered += 1
-        return server.observe(read_wall_clock() + offset, sent, received)
+        return server.observe(_wall_clock() + offset, sent, received)
 
     return [patch.object(Store, "learn", learn)]
+
+
+def _wall_clock() -> float:
+    # a simulated process has one of its own
+    now: float = getattr(current_process(), "time_of_day", time.time)()
+    return now
 
 
 def upper_bound_of_all() -> Patches:
@@ -543,6 +552,329 @@ def no_own_watch() -> Patches:
     ]
 
 
+# -- once --------------------------------------------------------------------------------------------
+
+
+def _on_another_condition(name: str, condition_of: Callable[[Any, Any], Any]) -> Any:
+    """Return the patch by which a method of `OnceRequests` makes its template with another condition."""
+    make, template = getattr(OnceRequests, name), Requests._template
+
+    def made(self: Any, *args: Any, **how: Any) -> Any:
+        def otherwise(self: Any, actions: Any, condition: Any, **parts: Any) -> Any:
+            return template(self, actions, condition_of(self._layout, condition), **parts)
+
+        with patch.object(OnceRequests, "_template", otherwise):
+            return make(self, *args, **how)
+
+    return patch.object(OnceRequests, name, made)
+
+
+def _ends_at(
+    now_of: Callable[[Store, float], float], counts: Callable[[Claim, float, Any], bool]
+) -> Patches:
+    """Return the patches with which a result ends by another time than the lower bound of server time.
+
+    Args:
+        now_of: Returns the time by which a run begins.
+        counts: Returns whether a result that was read counts.
+    """
+    request = Beginning._request
+
+    def ended(self: OnceLayout) -> Any:
+        return self.done_until.does_not_exist() | (self.done_until < slot("N", "now_of_result"))
+
+    def dated(self: Any, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
+        values["now_of_result"] = seconds(now_of(self.contender.store, now))
+        return request(self, own, values, now)
+
+    def has_result(self: Claim, received: float, bounds: Bounds | None) -> bool:
+        return self.done_until is not None and (bounds is None or counts(self, received, bounds))
+
+    return [
+        patch.object(OnceLayout, "no_result_counts", ended),
+        patch.object(Beginning, "_request", dated),
+        patch.object(Claim, "has_result", has_result),
+    ]
+
+
+def result_overwritten() -> Patches:
+    """A run begins whether or not a result counts."""
+    return [patch.object(OnceLayout, "no_result_counts", _exists_or_not)]
+
+
+def _exists_or_not(self: Layout) -> Any:
+    return self._hash_key.exists() | self._hash_key.does_not_exist()
+
+
+def result_by_upper_bound() -> Patches:
+    """A result ends by the upper bound of server time."""
+
+    def counts(claim: Claim, received: float, bounds: Bounds) -> bool:
+        return received < bounds.reaches(claim.done_until or 0.0)
+
+    def now(store: Store, now: float) -> float:
+        return 0.0 if store.bounds is None else store.bounds.highest(now)
+
+    return _ends_at(now, counts)
+
+
+def result_by_host_clock() -> Patches:
+    """A result ends by the clock of the host that asks for it."""
+    return _ends_at(
+        lambda *_: _wall_clock(), lambda claim, *_: _wall_clock() < (claim.done_until or 0.0)
+    )
+
+
+def result_by_old_bounds() -> Patches:
+    """Whether a result counts is judged by the bounds of server time as they were before the answer that shows it."""
+    learn, verdict = Store.learn, Beginning._verdict
+    before: dict[ServerTime, Bounds | None] = {}
+
+    def learned(self: Store, reply: Any, sent: float, received: float) -> bool:
+        before[self.connection.server] = self.bounds
+        return learn(self, reply, sent, received)
+
+    def judged(self: Beginning, claim: Claim, received: float) -> Any:
+        server = self.contender.store.connection.server
+        bounds, server.bounds = server.bounds, before.get(server) or server.bounds
+        try:
+            return verdict(self, claim, received)
+        finally:
+            server.bounds = bounds
+
+    return [patch.object(Store, "learn", learned), patch.object(Beginning, "_verdict", judged)]
+
+
+def result_from_a_stale_poll() -> Patches:
+    """A result is taken from any poll that shows one, however old the row is that it shows."""
+    return [patch.object(Beginning, "_read", acquire.Acquisition._read)]
+
+
+def refused_is_not_recorded() -> Patches:
+    """A record that is refused counts as not made, though an earlier attempt may have been applied."""
+    return [patch.object(Recording, "judge", lambda *_, **__: Verdict.NOT_APPLIED)]
+
+
+def earlier_record_unseen() -> Patches:
+    """A run that records again, after an error, does not see that its first result was recorded."""
+    return [patch.object(Recording, "judge", Guard.judge)]
+
+
+def record_by_token() -> Patches:
+    """A result is recorded under a claim with the run's token, whatever its version."""
+
+    def by_token(layout: Layout, _: Any) -> Any:
+        mine, counted = layout.token == slot("S", "mine"), layout.writes == slot("N", "known")
+        return mine & layout.has_claim & counted
+
+    return [_on_another_condition("record", by_token)]
+
+
+def record_without_claim() -> Patches:
+    """A result is recorded though the run's claim has ended."""
+
+    def by_version(layout: Layout, _: Any) -> Any:
+        return layout.mine() & (layout.writes == slot("N", "known"))
+
+    return [_on_another_condition("record", by_version)]
+
+
+def record_unguarded() -> Patches:
+    """A result is recorded on no condition."""
+    return [_on_another_condition("record", lambda layout, _: _exists_or_not(layout))]
+
+
+def record_only_in_time() -> Patches:
+    """A result is not sent once the lease has ended by the local clock."""
+    return [patch.object(Recording, "check", Guard.check)]
+
+
+def released_unrecorded() -> Patches:
+    """A run whose result may not have been recorded is released."""
+    ending = Run._ending
+
+    def released(self: Run, error: BaseException | None) -> Any:
+        self._is_work_done = False
+        return ending(self, error)
+
+    return [patch.object(Run, "_ending", released)]
+
+
+def unstorable_unrecorded() -> Patches:
+    """A result that cannot be stored is an error, and nothing is recorded."""
+    completing = Run._completing
+
+    def strict(self: Run, value: Any) -> Any:
+        self._terms.encoded(value)
+        return completing(self, value)
+
+    return [patch.object(Run, "_completing", strict)]
+
+
+def own_value_returned() -> Patches:
+    """The first caller gets what its function has returned, and not what all others get."""
+    record = Run.complete
+
+    def own(self: Run, value: Any) -> Any:
+        record(self, value)
+        return value
+
+    return [patch.object(Run, "complete", own)]
+
+
+def unknown_ended_by_force() -> Patches:
+    """Force also ends that somebody has to decide about a run."""
+    ending = OnceLayout.ending
+    return [patch.object(OnceLayout, "ending", lambda self: [*ending(self), self.unknown.remove()])]
+
+
+def unknown_ended_by_ttl() -> Patches:
+    """A renewal sets a TTL, so that the row of a run that dies is deleted."""
+    new_end = OnceRequests._new_end
+
+    def dated(self: OnceRequests) -> Any:
+        return [*new_end(self), *self._layout.expiring()]
+
+    return [patch.object(OnceRequests, "_new_end", dated)]
+
+
+def unknown_to_those_who_run() -> Patches:
+    """A call with ``on_abandoned="run"`` begins where somebody has to decide about the last run."""
+    acquiring, verdict = OnceRequests._acquiring, Beginning._verdict
+
+    def whatever(self: OnceRequests, *args: Any) -> Any:
+        layout, unknown = self._layout, self._layout.unknown
+        if "unknown" not in args[-1]:
+            layout.unknown = SimpleNamespace(does_not_exist=lambda: _exists_or_not(layout))
+        try:
+            return acquiring(self, *args)
+        finally:
+            layout.unknown = unknown
+
+    def blind(self: Beginning, claim: Claim, received: float) -> Any:
+        return verdict(self, claim if self._is_decided else claim._replace(unknown=None), received)
+
+    return [
+        patch.object(OnceRequests, "_acquiring", whatever),
+        patch.object(Beginning, "_verdict", blind),
+    ]
+
+
+def decided_by_interruption() -> Patches:
+    """A run with ``on_abandoned="raise"`` that is interrupted is released as one that has failed."""
+    ending = Run._ending
+
+    def as_failed(self: Run, error: BaseException | None) -> Any:
+        return ending(self, error and Exception())
+
+    return [patch.object(Run, "_ending", as_failed)]
+
+
+def begins_unseen() -> Patches:
+    """A run with ``on_abandoned="raise"`` begins whatever has become of the row since it was read."""
+    begin = OnceRequests.acquire
+
+    def blind(self: Any, values: Any, **how: Any) -> Any:
+        unseen = {k: v for k, v in values.items() if k not in ("seen_version", "is_new")}
+        return begin(self, unseen, **how)
+
+    return [patch.object(OnceRequests, "acquire", blind)]
+
+
+def begins_again() -> Patches:
+    """A late copy of a begin makes a claim of nobody after its run has failed: it does not see its own token in the row."""
+    send = Request.send
+
+    def forgetful(self: Request) -> Answer | Failure:
+        token = _acquiring_token(self)
+        if token is not None:
+            # a value of its own in the condition, as `_acquiring_token` reads it
+            name = self.kwargs["ConditionExpression"].split("<>")[1].split(")")[0].strip()
+            self.kwargs["ExpressionAttributeValues"][name] = {"S": "-"}
+        return send(self)
+
+    return [patch.object(Request, "send", forgetful)]
+
+
+def ended_result_kept() -> Patches:
+    """A run leaves a result that has ended in its row, and pays for its size with each renewal."""
+    return [patch.object(OnceLayout, "without_result", lambda _: [])]
+
+
+def run_handed_over() -> Patches:
+    """A run that has failed is handed over to the next waiter of its process, with the hash of its payload."""
+    return [patch.object(RunContender, "is_run", False)]
+
+
+def result_dated_by_record() -> Patches:
+    """The TTL of a result counts from when it is recorded, and not from when it ends."""
+    values = Result.values
+
+    def early(self: Result, store: Store, now: float) -> Any:
+        until, made = values(self, store, now)
+        return until, {**made, **({"ttl": store.ttl(until - self.keep)} if "ttl" in made else {})}
+
+    return [patch.object(Result, "values", early)]
+
+
+def forgets_whatever() -> Patches:
+    """A person forgets what is in the row when the request arrives."""
+
+    def any_row(layout: Layout, _: Any) -> Any:
+        return layout._hash_key.exists() & layout.not_held()
+
+    decide = OnceRequests.decide
+    forget = _on_another_condition("decide", any_row)
+
+    def made(self: OnceRequests, values: Any, *, forces: bool) -> Any:
+        if "result" in values:
+            return decide(self, values, forces=forces)
+        with forget:
+            return self.decide(values, forces=forces)
+
+    return [patch.object(OnceRequests, "decide", made)]
+
+
+def effect_apart() -> Patches:
+    """The writes of a transaction are made first, and the result is recorded by a request of its own."""
+
+    def apart(self: Any) -> Any:
+        answer = _transactions._plain_commit(self)
+        run(current_process(), complete(self._own[0]))
+        return answer
+
+    return [patch.object(_transactions.RecordingTransactWrite, "_commit", apart, create=True)]
+
+
+OF_ONCE: tuple[Callable[[], Patches], ...] = (
+    result_overwritten,
+    result_by_upper_bound,
+    result_by_host_clock,
+    result_by_old_bounds,
+    result_from_a_stale_poll,
+    refused_is_not_recorded,
+    earlier_record_unseen,
+    record_by_token,
+    record_without_claim,
+    record_unguarded,
+    record_only_in_time,
+    released_unrecorded,
+    unstorable_unrecorded,
+    own_value_returned,
+    unknown_ended_by_force,
+    unknown_ended_by_ttl,
+    unknown_to_those_who_run,
+    decided_by_interruption,
+    begins_unseen,
+    begins_again,
+    ended_result_kept,
+    run_handed_over,
+    result_dated_by_record,
+    forgets_whatever,
+    effect_apart,
+)
+"""Variants that undo a rule of `once`, which the trial does not call."""
+
 BROKEN: dict[str, Callable[[], Patches]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -586,6 +918,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         place_kept,
         leave_trusts_a_read,
         no_own_watch,
+        *OF_ONCE,
     )
 }
 

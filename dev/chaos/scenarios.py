@@ -166,7 +166,7 @@ def lock_is_taken_again(scene: Scene) -> None:
 
 def answer_to_acquire_is_lost(scene: Scene) -> None:
     scene.wire.next(drop_answer(), op="acquire")
-    scene.try_for(scene.one, timeout=1.0)
+    scene.try_for(scene.one, timeout=4.0)
 
 
 def write_comes_twice(scene: Scene) -> None:

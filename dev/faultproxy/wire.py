@@ -116,6 +116,9 @@ def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
     if "abandoned_by" in sets:
         passed_on = "attach" if "expires_at >=" in condition else "hand_over"
         return "acquire" if "attribute_not_exists" in condition else passed_on
+    # The result of a run of `once` takes the place of its claim; by hand, with another token.
+    if "done_until" in sets | removes:
+        return "decide" if "token" in sets else "complete"
     # A guarded write counts itself: under this name in the lock table, with the prefix in a user's row.
     if "writes" in sets:
         return "save_data" if "writes" in _changed("SET", body) else "update"

@@ -14,15 +14,19 @@ import statistics
 import sys
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dev.chaos.broken import BROKEN, broken
+from dev.chaos.broken import BROKEN, OF_ONCE, broken
 from dev.simulation.explore import Choices, explore
 from dev.simulation.explore import play as play_small
+from dev.simulation.once import ONCE_WAYS
 from dev.simulation.picture import draw
 from dev.simulation.replay import Client, replay_schedule
 from dev.simulation.schedule import Played, Size, play, shrink
 from pynamodb_mutex.testing import dynamodb_local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PRINTED = 80
 """Number of lines at the end of the trace that are printed for a schedule with a violation."""
@@ -36,6 +40,7 @@ def main() -> int:
     add("--schedules", type=int, help="how many to play")
     add("--seconds", type=float, default=10.0, help="play for so long, if not so many")
     add("--size", type=_size, help="how much happens, as it is printed for a violation")
+    add("--once", action="store_true", help="play schedules of once, in place of locks")
     add("--trace", action="store_true", help="print all that happens in one schedule")
     add("--picture", help="draw one schedule into this file, a PNG or SVG")
     add(
@@ -58,19 +63,29 @@ def main() -> int:
     )
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**40) if options.seed is None else options.seed
+
+    def size_of(seed: int) -> Size | None:
+        """Return how much happens in a schedule; None for what its seed alone determines."""
+        if options.size is not None or not options.once:
+            given: Size | None = options.size
+            return given
+        return Size.at_random(random.Random(seed), ONCE_WAYS)
+
     if options.explore is not None:
         return _explore(options.explore)
     if options.trace or options.picture:
-        played = play(seed, options.size, keep_trace=True)
+        played = play(seed, size_of(seed), keep_trace=True)
         if options.picture:
             draw(played, options.picture)
         return _print(played, None if options.trace else 0)
     if options.teeth is not None:
-        names = options.teeth or list(BROKEN)
-        return _try_teeth(names, seed, options.schedules or 300, options.seconds)
+        names = options.teeth or [
+            name for name, made in BROKEN.items() if (made in OF_ONCE) is options.once
+        ]
+        return _try_teeth(names, seed, options.schedules or 300, options.seconds, size_of)
     if options.local:
-        return _replay(seed, options.schedules or 30)
-    return _play_many(seed, options.schedules, options.seconds, options.size)
+        return _replay(seed, options.schedules or 30, size_of)
+    return _play_many(seed, options.schedules, options.seconds, size_of)
 
 
 def _size(text: str) -> Size:
@@ -87,13 +102,13 @@ def _print(played: Played, last: int | None) -> int:
     return 1 if played.violation else 0
 
 
-def _replay(seed: int, schedules: int) -> int:
+def _replay(seed: int, schedules: int, size_of: Callable[[int], Size | None]) -> int:
     """Replay schedules on DynamoDB Local; return 1 if it answers a request differently."""
     with dynamodb_local() as engine:
         client, requests = Client(engine.endpoint_url), 0
         for at in range(seed, seed + schedules):
             try:
-                requests += replay_schedule(client, at)
+                requests += replay_schedule(client, at, size_of(at))
             except AssertionError as error:
                 print(f"seed {at}: {error}")
                 return 1
@@ -101,12 +116,14 @@ def _replay(seed: int, schedules: int) -> int:
     return 0
 
 
-def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | None) -> int:
+def _play_many(
+    seed: int, schedules: int | None, seconds: float, size_of: Callable[[int], Size | None]
+) -> int:
     """Play so many schedules, None for as many as fit into a time; return 1 if one has a violation."""
     begun, total, counts, violations = time.monotonic(), Counter[str](), Counter[str](), 0
     while total["schedules"] < schedules if schedules else time.monotonic() - begun < seconds:
         at = seed + total["schedules"]
-        played = play(at, size)
+        played = play(at, size_of(at))
         total["schedules"] += 1
         total["requests"] += played.requests
         total["acquisitions"] += played.acquisitions
@@ -128,7 +145,8 @@ def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | No
 def _print_smallest(seed: int, played: Played) -> None:
     """Print the command that repeats a violation, and the trace of a smaller schedule with the same kind of it."""
     assert played.violation is not None
-    print(f"{played.violation}\nagain: python -m dev.simulation --trace --seed {seed}")
+    kind = " --once" * played.size.is_of_once
+    print(f"{played.violation}\nagain: python -m dev.simulation{kind} --trace --seed {seed}")
     seed, size = shrink(seed, played.size, played.violation)
     _print(play(seed, size, keep_trace=True), _PRINTED)
     fields = json.dumps(size._asdict())
@@ -150,7 +168,13 @@ def _explore(faults: int) -> int:
     return 1
 
 
-def _try_teeth(names: list[str], seed: int, most: int, seconds: float) -> int:
+def _try_teeth(
+    names: list[str],
+    seed: int,
+    most: int,
+    seconds: float,
+    size_of: Callable[[int], Size | None],
+) -> int:
     """Print for each broken variant how many schedules it took to catch it, in three tries; return 1 if one was missed.
 
     Args:
@@ -158,6 +182,7 @@ def _try_teeth(names: list[str], seed: int, most: int, seconds: float) -> int:
         seed: The first seed.
         most: Largest number of schedules in a try.
         seconds: Longest duration of a try.
+        size_of: Returns how much happens in the schedule of a seed.
     """
     missed = 0
     for name in names:
@@ -166,8 +191,9 @@ def _try_teeth(names: list[str], seed: int, most: int, seconds: float) -> int:
         for turn in range(3):
             begun = time.monotonic()
             for number in range(most):
+                at = seed + turn * most + number
                 with broken(name):
-                    played = play(seed + turn * most + number)
+                    played = play(at, size_of(at))
                 if played.violation:
                     took.append(number + 1)
                     found = played.violation.partition(": ")[2]

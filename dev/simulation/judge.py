@@ -224,11 +224,20 @@ class Judge(Observer):
         is_alive = self._is_alive(old) or (
             old.is_kept and old.end is not None and old.end > EPOCH + 1e8
         )
-        # a claim that nobody was given is not kept: its acquire was interrupted
-        if self._world.now < least and is_alive and process not in self._interrupted:
+        is_early = self._world.now < least and is_alive and process not in self._interrupted
+        if is_early and self._was_given(old.token):
             self.fail(
                 f"hold: {process.name} has {place} at {self._world.now:.1f}, before {least:.1f}"
             )
+
+    def _was_given(self, token: str | None) -> bool:
+        """Return whether a caller has a claim; one whose acquire has failed or was interrupted is not kept for it."""
+        claims = [claim for claim in self._began if claim.own.token == token]
+        locks = [claim.contender.lock() for claim in claims]
+        return not any(
+            lock is not None and claim not in lock._attempts.values()
+            for claim, lock in zip(claims, locks, strict=True)
+        )
 
     def _check_closed(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
@@ -240,7 +249,7 @@ class Judge(Observer):
             self.fail(f"closed: {process.name} took {place}, which is closed")
         if "closed" in old and not new:
             self.fail(f"closed: {process.name} deleted {place}, which is closed")
-        if "closed" in new and float(new["ttl"]["N"]) < YEAR_10000 - 10:
+        if "closed" in new and float(new.get("ttl", {"N": "inf"})["N"]) < YEAR_10000 - 10:
             self.fail(f"closed: the TTL may delete {place}, which is closed")
 
     # -- fair waiters -------------------------------------------------------------------------------

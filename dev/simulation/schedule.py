@@ -26,6 +26,8 @@ from pynamodb.transactions import TransactWrite
 
 from dev.simulation.judge import Judge, Watched
 from dev.simulation.network import Faults, Network
+from dev.simulation.once import ONCE_WAYS, PREFIX, Effect, OnceCalls, Receipt
+from dev.simulation.once_judge import OnceJudge
 from dev.simulation.threads import installed, run_tasks
 from dev.simulation.world import EPOCH, Process, ViolationError, World
 from pynamodb_mutex import (
@@ -39,11 +41,13 @@ from pynamodb_mutex import (
     RowLockMixin,
     Semaphore,
     release_all,
+    signals,
 )
+from pynamodb_mutex._dynamodb.store import SHORTEST_RETENTION
 from pynamodb_mutex.aio import AsyncMutex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from dev.simulation.table import Tables
 
@@ -146,11 +150,17 @@ class Size(NamedTuple):
     strikes: int
     seconds: float
 
+    @property
+    def is_of_once(self) -> bool:
+        """Whether clients call `once`, in place of locking."""
+        return not set(ONCE_WAYS).isdisjoint(self.ways)
+
     @classmethod
-    def at_random(cls, rng: random.Random) -> Size:
-        """Return a random size."""
+    def at_random(cls, rng: random.Random, ways: Sequence[str] = ()) -> Size:
+        """Return a random size, in which clients lock in some of these ways; by default in all that there are."""
         # Often all clients lock in one or two ways. With all ways at once they rarely meet at the same lock.
-        ways = rng.sample(WAYS, rng.choice((1, 2, len(WAYS))))
+        ways = ways or WAYS
+        ways = rng.sample(ways, rng.choice((1, 2, len(ways))))
         return cls(
             processes=rng.choice((1, 2, 2, 3, 5, 8)),
             threads=rng.choice((1, 1, 2, 3)),
@@ -182,7 +192,7 @@ class Size(NamedTuple):
 
 def create_tables(tables: Tables) -> None:
     """Create the lock tables, and the users' tables with their rows."""
-    for model in (Lock, Shard, Account, Ledger, Order):
+    for model in (Lock, Shard, Account, Ledger, Order, Receipt, Effect):
         names = ["key" if issubclass(model, LockItem) else "name", *["part"] * (model is Shard)]
         tables.apply(
             "CreateTable",
@@ -223,7 +233,11 @@ class Schedule:
         Network(self.world)
         self._rng = self.world.rng
         create_tables(self.world.tables)
-        self.judge = Judge(
+        # Drawn from a generator of its own. So a seed plays the same schedule whether its size is drawn here or handed
+        # in, as when a violation is played again with the size that was printed for it.
+        size = self.size = Size.at_random(random.Random(seed)) if size is None else size
+        self._model: type[LockItem] = Receipt if size.is_of_once else Lock
+        self.judge = (OnceJudge if size.is_of_once else Judge)(
             self.world,
             {
                 "locks": Watched(""),
@@ -231,6 +245,7 @@ class Schedule:
                 "accounts": Watched("lock_"),
                 "ledger": Watched(None, ("locks", "ledger/")),
                 "orders": Watched(None, ("locks", "order-")),
+                "receipts": Watched(""),
             },
         )
         self.counts: dict[str, int] = {}
@@ -238,10 +253,7 @@ class Schedule:
         self._names = itertools.count()
         self._tickets: list[str] = []
         self._reported: dict[str, bool | None] = {}
-        # Drawn from a generator of its own. So a seed plays the same schedule whether its size is drawn here or handed
-        # in, as when a violation is played again with the size that was printed for it.
-        size = self.size = Size.at_random(random.Random(seed)) if size is None else size
-        self._keys = [f"k{number}" for number in range(size.keys)]
+        self._keys = [f"{PREFIX * size.is_of_once}k{number}" for number in range(size.keys)]
         self._rows = [f"r{number}" for number in range(size.rows)]
 
     def play(self) -> None:
@@ -256,6 +268,8 @@ class Schedule:
         world.network.faults = Faults(**size.faults)
         for _ in range(size.strikes):
             world.after(rng.random() * size.seconds, self._strike)
+        if self.size.is_of_once:
+            world.after(0.0, self._expire_all)
         world.run(size.seconds)
         # From here on nothing goes wrong any more, so whoever does not finish would never finish. Outages end by
         # themselves; requests that are late still arrive.
@@ -268,6 +282,10 @@ class Schedule:
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
+
+    def note_outcome(self, _: object, *, outcome: str, **__: object) -> None:
+        """Count the outcome of a call of `once`, as its signal gives it."""
+        self._count(f"once: {outcome}")
 
     # -- processes, and faults of processes and rows ------------------------------------------------
 
@@ -285,7 +303,10 @@ class Schedule:
         if not world.processes:
             return
         process = rng.choice(world.processes)
-        what = rng.choice(tuple(self._strikes))
+        # by hand nobody deletes a row of `once`: then nothing is promised
+        what = rng.choice(
+            [name for name in self._strikes if name != "delete" or not self.size.is_of_once]
+        )
         self._count(what)
         self._strikes[what](self, process)
 
@@ -304,14 +325,14 @@ class Schedule:
 
     def _force(self, process: Process) -> None:
         key = self._rng.choice(self._keys)
-        process.start_thread("operator", partial(_quietly, partial(Lock.force_release, key)))
+        process.start_thread("operator", partial(_quietly, partial(self._model.force_release, key)))
 
     def _close(self, process: Process) -> None:
         """Close a key, and open it some time later."""
         key = self._rng.choice([*self._keys, "deleted"])
         for seconds, call in (
-            (0.0, partial(Lock.close, key, "closed by a schedule")),
-            (self._rng.random() * 30, partial(Lock.open, key)),
+            (0.0, partial(self._model.close, key, "closed by a schedule")),
+            (self._rng.random() * 30, partial(self._model.open, key)),
         ):
             operator = partial(process.start_thread, "operator", partial(_quietly, call))
             self.world.after(seconds, operator)
@@ -324,15 +345,27 @@ class Schedule:
 
         It has not passed in any schedule: these last minutes, and rows are kept for days.
         """
-        key = self._rng.choice(self._keys)
-        ttl = float(self.judge.row("locks", key).get("ttl", {"N": "inf"})["N"])
-        if EPOCH + self.world.now >= ttl:
+        self._expire_row(self._rng.choice(self._keys))
+
+    def _expire_row(self, key: str, early: float = 0.0) -> None:
+        row = self.judge.row(self._model.Meta.table_name, key)
+        if EPOCH + self.world.now >= float(row.get("ttl", {"N": "inf"})["N"]) - early:
             self._delete_row(key)
+
+    def _expire_all(self) -> None:
+        """Delete rows of `once` as the TTL would if they were kept for half a minute, no hour, after their end.
+
+        Not for less: a late copy of a request must not find a row that was made anew.
+        """
+        for key in self._keys:
+            self._expire_row(key, SHORTEST_RETENTION - 30)
+        self.world.after(self._rng.random() * 10, self._expire_all)
 
     def _delete_row(self, key: str) -> None:
         self.world.note("", f"deletes {key}")
         self.judge.by_hand = True
-        self.world.tables.apply("DeleteItem", {"TableName": "locks", "Key": {"key": {"S": key}}})
+        table = self._model.Meta.table_name
+        self.world.tables.apply("DeleteItem", {"TableName": table, "Key": {"key": {"S": key}}})
         self.judge.by_hand = False
 
     def _cut_off(self, process: Process) -> None:
@@ -383,7 +416,9 @@ class Schedule:
                 if kept:
                     judge.fail(f"{process.name} has {what} left: {kept}")
         for key in self._keys:
-            judge.check_left(("locks", (key,)))
+            judge.check_left((self._model.Meta.table_name, (key,)))
+        if isinstance(judge, OnceJudge):
+            judge.check_end()
         # None is a write of unknown outcome, of which anything may be true. One without a lock that was reported as
         # applied may have been applied twice, by a copy that nothing recognises.
         for number, applied in self._reported.items():
@@ -397,7 +432,7 @@ class Schedule:
         world.run(world.now)
 
 
-class Client:
+class Client(OnceCalls):
     """A client thread of a process, or several tasks on its event loop, that lock in the ways of the schedule.
 
     Each method ``lock_...`` acquires a lock in one way, works under it, and releases it.
@@ -443,6 +478,9 @@ class Client:
         for _ in range(self._schedule.size.sections):
             with self._failures():
                 await asyncio.sleep(self._rng.random() * 2)
+                if self._schedule.size.is_of_once:
+                    await self._task_once()
+                    continue
                 options = self._options()
                 options.pop("on_lost", None)
                 options.pop("on_danger", None)
@@ -809,11 +847,13 @@ def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Pl
     world = schedule.world
     trace = [] if world.trace is None else world.trace
     violation = None
-    with installed(world):
+    with installed(world), signals.once_called.connected_to(schedule.note_outcome):
         try:
             schedule.play()
         except ViolationError as error:
             violation = str(error)
+    if isinstance(schedule.judge, OnceJudge):
+        schedule.counts.update(schedule.judge.counts)
     return Played(
         schedule.size,
         violation,

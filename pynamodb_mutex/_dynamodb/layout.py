@@ -114,6 +114,8 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "waiting": _entries,
     # whatever somebody has written there: a closed key must not be taken for an open one
     "closed": lambda value: str(*value.values()),
+    "done_until": _seconds,
+    **dict.fromkeys(("result", "unstored", "payload_hash", "unknown"), _text),
 }
 
 
@@ -138,7 +140,8 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
 def own_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
     """Return a lock table's own attributes, by name: those that are not the protocol's."""
     keys = {hash_key_name(model), range_key_name(model)}
-    protocol = {*CLAIM, *OF_TABLES, "kept_until", "ttl", "data"} | keys
+    of_runs = getattr(model, "_of_runs", ())
+    protocol = {*CLAIM, *OF_TABLES, *of_runs, "kept_until", "ttl", "data"} | keys
     return {n: each for n, each in model.get_attributes().items() if n not in protocol}
 
 
@@ -203,7 +206,7 @@ class Layout:
         self.kept_until: Any = None if prefix else attributes["kept_until"]
         self._readers = [
             (name, attributes[prefix + name].attr_name, _READERS[name])
-            for name in (CLAIM if prefix else CLAIM + OF_TABLES)
+            for name in (CLAIM if prefix else CLAIM + OF_TABLES + getattr(model, "_of_runs", ()))
         ]
         self.initial = [] if prefix else [*own_attributes(model).items()]
 
@@ -275,6 +278,16 @@ class Layout:
         names = filter(None, (hash_key_name(self.model), range_key_name(self.model)))
         stored = [self.model.get_attributes()[name].attr_name for name in names]
         return row_name(self.model, {name: raw[name] for name in stored})
+
+    @property
+    def is_listed(self) -> Condition:
+        """The condition that a row has something to list: a claim, running or expired, or a closed lock."""
+        has_claim: Condition = self.has_claim
+        if self.closed is None:
+            return has_claim
+        # a row of another kind in the same table may have an attribute of this name
+        listed: Condition = has_claim | (self.closed.exists() & self.token.exists())
+        return listed
 
     def is_the_models(self, raw: RawItem) -> bool:
         """Return whether a row can be one of this model's locks.

@@ -7,7 +7,7 @@ values and makes the request that is sent; what a refusal means is decided in `p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pynamodb.constants import (
     EXPRESSION_ATTRIBUTE_VALUES,
@@ -20,7 +20,7 @@ from pynamodb_mutex._dynamodb.layout import CLAIM, GIVEN, OWN, SLOT, slot
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pynamodb.connection.table import TableConnection
     from pynamodb.expressions.condition import Condition
@@ -63,7 +63,7 @@ class Template:
         return request
 
 
-class Once(Generic[T]):
+class Lazy(Generic[T]):
     """A property that is computed at its first use.
 
     Not `functools.cached_property`: before Python 3.12 that takes a lock, and a child that is forked while another
@@ -90,12 +90,15 @@ class Requests:
     watched for its whole lease and is therefore dead, whatever server time says.
     """
 
+    _varies: ClassVar[Collection[str]] = ()
+    """Names of further values by which `acquire` chooses."""
+
     def __init__(self, layout: Layout, connection: TableConnection) -> None:
         self._layout = layout
         self._connection = connection
         # Their arguments, such as a place in line, are part of an expression's text: each is built when first needed.
         self._acquires: dict[tuple[bool, bool, bool, Take | None, tuple[str, ...]], Template] = {}
-        self._passes: dict[tuple[str, bool, tuple[str, ...]], Template] = {}
+        self._passes: dict[tuple[object, ...], Template] = {}
         self._leaves: dict[int, Template] = {}
 
     def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
@@ -120,7 +123,9 @@ class Requests:
         if take is not None:
             # How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
             take = take._replace(past=float(take.past > 0))
-        own = tuple(name for name in values if name.startswith(OWN)) if self._layout.initial else ()
+        own: tuple[str, ...] = ()
+        if self._varies or self._layout.initial:
+            own = tuple(name for name in values if name in self._varies or name.startswith(OWN))
         if "must_exist" in values:
             own += ("must_exist",)
         kind = (watched, "data" in values, exactly, take, own)
@@ -131,6 +136,12 @@ class Requests:
     def _acquire(
         self, watched: bool, data: bool, exactly: bool, take: Take | None, own: tuple[str, ...]
     ) -> Template:
+        actions, condition = self._acquiring(watched, data, exactly, take, own)
+        return self._template(actions, condition, return_values="ALL_NEW")
+
+    def _acquiring(
+        self, watched: bool, data: bool, exactly: bool, take: Take | None, own: tuple[str, ...]
+    ) -> tuple[list[Action], Condition]:
         layout = self._layout
         takeable = layout.long_free() if take is not None and take.past else layout.not_held()
         if watched:
@@ -168,7 +179,7 @@ class Requests:
             in_line, removed = self._passing(take)
             condition &= in_line
             actions += removed
-        return self._template(actions, condition, return_values="ALL_NEW")
+        return actions, condition
 
     def _passing(self, take: Take) -> tuple[Condition, list[Action]]:
         """Return the condition of a take about the line, and the actions that remove entries from it."""
@@ -187,7 +198,7 @@ class Requests:
         removed = range(place + 1) if take.ahead else [place]
         return stands, [Path(layout.waiting)[each].remove() for each in removed]
 
-    @Once
+    @Lazy
     def join(self) -> Template:
         """Join the line at its end, once, and only while the fencing token is within bounds.
 
@@ -251,13 +262,13 @@ class Requests:
             self._passes[kind] = self._template(actions, condition, return_values="ALL_NEW")
         return self._passes[kind]
 
-    @Once
+    @Lazy
     def renew(self) -> Template:
         """Move the end of our claim to a later time, never to an earlier one."""
         layout = self._layout
         return self._template(self._new_end(), layout.mine() & layout.ends_before())
 
-    @Once
+    @Lazy
     def end_sooner(self) -> Template:
         """Move the end of our claim to an earlier time: only if nobody believes in it any more."""
         layout = self._layout
@@ -268,22 +279,22 @@ class Requests:
         lease = layout.lease.set(slot("N", "lease"))
         return [layout.expires_at.set(slot("N", "end")), lease, *layout.dated()]
 
-    @Once
+    @Lazy
     def release(self) -> Template:
         """End our claim and leave the tombstone. Refused if the claim has ended before."""
         return self._ended(self._layout.ending())
 
-    @Once
+    @Lazy
     def release_with_data(self) -> Template:
         """End our claim in the same way, and write the caller's payload."""
         return self._ended([*self._layout.ending(), self._layout.recorded()])
 
-    @Once
+    @Lazy
     def keep(self) -> Template:
         """End our claim, and put one in its place that nobody holds. Refused if our claim has ended before."""
         return self._ended(self._keeping())
 
-    @Once
+    @Lazy
     def keep_with_data(self) -> Template:
         """Put a claim that nobody holds in place of ours, and write the caller's payload."""
         return self._ended([*self._keeping(), self._layout.recorded()])
@@ -306,20 +317,20 @@ class Requests:
         # and the lock would seem to be free for less time than it is.
         return self._template(actions, self._layout.mine() & self._layout.has_claim)
 
-    @Once
+    @Lazy
     def delete(self) -> Template:
         """Delete the row with our claim. Refused if the claim has ended before, somebody waits in line, or it is closed."""
         layout = self._layout
         condition = layout.mine() & layout.has_claim & layout.nobody_waits() & layout.is_open
         return Template(self._connection, condition=condition)
 
-    @Once
+    @Lazy
     def disown(self) -> Template:
         """End the claim of an acquisition by its token alone: its outcome, and so its version, is unknown."""
         layout = self._layout
         return self._template(layout.ending(), layout.token == slot("S", "mine"))
 
-    @Once
+    @Lazy
     def force(self) -> Template:
         """Break the claim that was seen, even if it has been renewed since, but no later holder's."""
         layout = self._layout
@@ -375,53 +386,51 @@ class Requests:
             actions += [layout.closed.set(slot("S", "reason")), kept.set(forever), ttl.set(forever)]
         else:
             # The TTL that it kept stays until the lock's next use: another one could be earlier than a holder's end.
-            actions += [
-                layout.closed.remove(),
-                kept.remove(),
-                ttl.set(Path(ttl) | slot("N", "ttl")),
-            ]
+            actions += [layout.closed.remove(), kept.remove()]
+            if layout.dated():
+                actions += [ttl.set(Path(ttl) | slot("N", "ttl"))]
         fit = Path(layout.token).is_type("S") & layout.version.exists()
         return self._template(actions, ~layout.exists | fit)
 
-    @Once
+    @Lazy
     def guard(self) -> Template:
         """Count a guarded write, only under our claim and only if the previous one is the last that was applied."""
         layout = self._layout
         return self._template([layout.counted()], layout.guarding())
 
-    @Once
+    @Lazy
     def guard_and_end(self) -> Template:
         """Count a guarded write in the same way, and end our claim."""
         layout = self._layout
         return self._template([layout.counted(), *layout.ending()], layout.guarding())
 
-    @Once
+    @Lazy
     def free(self) -> Template:
         """Check that the row carries no claim, running or expired."""
         layout = self._layout
         return Template(self._connection, condition=layout.expires_at.does_not_exist())
 
-    @Once
+    @Lazy
     def end_dead(self) -> Template:
         """End the claim that was seen, if its end has certainly passed: it may have been renewed since."""
         layout = self._layout
         seen = layout.token == slot("S", "mine")
         return self._template(layout.ending(), seen & (layout.expires_at < slot("N", "now_low")))
 
-    @Once
+    @Lazy
     def save_data(self) -> Template:
         """Write the caller's payload, as a guarded write."""
         layout = self._layout
         return self._template([layout.counted(), layout.recorded()], layout.guarding())
 
-    @Once
+    @Lazy
     def renew_with_data(self) -> Template:
         """Write the caller's payload as a guarded write, and move the end of our claim to a later time."""
         layout = self._layout
         actions = [layout.counted(), layout.recorded(), *self._new_end()]
         return self._template(actions, layout.guarding() & layout.ends_before())
 
-    @Once
+    @Lazy
     def clear_data(self) -> Template:
         """Remove the caller's payload, as a guarded write."""
         layout = self._layout

@@ -15,7 +15,7 @@ from pynamodb.expressions.operand import Path, Value
 from pynamodb_mutex._dynamodb.answers import Answer, Failure, instant_of
 from pynamodb_mutex._dynamodb.connection import Connection
 from pynamodb_mutex._dynamodb.layout import Layout, seconds
-from pynamodb_mutex._dynamodb.requests import Once, Requests
+from pynamodb_mutex._dynamodb.requests import Lazy, Requests
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, TICK, YEAR_10000
 from pynamodb_mutex._protocol.server_time import HOST_SKEW
 
@@ -66,7 +66,11 @@ class Request:
 
 
 class Store:
-    """The rows of one model, as this process reaches them."""
+    """The rows of one model, as this process reaches them.
+
+    Attributes:
+        reads_first: Whether a result of `once` was seen in them that is cheaper to read than to be refused by.
+    """
 
     def __init__(
         self,
@@ -78,9 +82,11 @@ class Store:
         self.address = self.address_of(model)
         self._connect = partial(Connection, model, server_times, now)
         self.connection = self._connect()
-        self.layout = Layout(model)
-        self.requests = Requests(self.layout, self.connection.table)
+        layout, requests = getattr(model, "_rows", (Layout, Requests))
+        self.layout: Layout = layout(model)
+        self.requests: Requests = requests(self.layout, self.connection.table)
         self._numbers = _Numbers()
+        self.reads_first = False
         self._date: tuple[str | None, float] = (None, 0.0)
 
     @staticmethod
@@ -89,7 +95,7 @@ class Store:
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
 
-    @Once
+    @Lazy
     def patient(self) -> Store:
         """A store of the same rows for writes without a lock, which sends by a connection with Meta's patience."""
         # Shallow, so that both stores number versions in one sequence.
@@ -332,7 +338,7 @@ class Store:
         limit: int | None = None,
         hash_key: RawItem | None = None,
     ) -> Request:
-        """Return the request that reads the rows with a claim, running or expired, or a closed lock, from one page of the table.
+        """Return the request that reads the rows that have something to list, such as a claim, from one page of the table.
 
         Args:
             start: The ``LastEvaluatedKey`` of the previous page; None for the first page.
@@ -340,14 +346,9 @@ class Store:
             hash_key: The hash key of the rows to read, by a Query; None for all rows.
         """
         names: dict[str, str] = {}
-        layout = self.layout
-        shown = layout.has_claim
-        if layout.closed is not None:
-            # a row of another kind in the same table may have an attribute of this name
-            shown |= layout.closed.exists() & layout.token.exists()
         kwargs: dict[str, Any] = {
             "TableName": self.connection.table_name,
-            "FilterExpression": shown.serialize(names, {}),
+            "FilterExpression": self.layout.is_listed.serialize(names, {}),
             "ConsistentRead": True,
         }
         for name, value in (hash_key or {}).items():

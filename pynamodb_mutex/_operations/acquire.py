@@ -158,6 +158,9 @@ class Acquisition(Attempt[HeldClaim]):
         displaced: The claim whose place this attempt has taken by force; None if there is none.
     """
 
+    _reads_first = False
+    """Whether the first request is a consistent read in any case."""
+
     def __init__(
         self, contender: Contender, patience: float, whole: Acquisition | None = None
     ) -> None:
@@ -243,8 +246,9 @@ class Acquisition(Attempt[HeldClaim]):
         while True:
             if turn.granted is not None:
                 return None
-            if queue.in_the_way is not None and queue.in_the_way.closed is not None:
-                raise closed_error(self.contender, queue.in_the_way)
+            settled, turn.settled = turn.settled, None
+            if settled is not None:
+                self.observe(settled, shared.now)
             if queue.holder is not None:
                 # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
                 # it counted as the holder, its end would be the time of the next poll, which has passed: once another
@@ -334,8 +338,8 @@ class Acquisition(Attempt[HeldClaim]):
         # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
         # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
         # have passed when the claim is made. So a read comes first: its answer sets the bounds.
-        learns_time = not seen and not contender.store.knows_time(
-            contender.options.lease, shared.now
+        learns_time = not seen and (
+            self._reads_first or not contender.store.knows_time(contender.options.lease, shared.now)
         )
         local = contender.key_queue.holder
         # By force the first poll is a write in any case: a read may be stale, and show the holder before this one.
@@ -477,7 +481,7 @@ class Acquisition(Attempt[HeldClaim]):
 
     def _closed(self, claim: Claim) -> MutexClosedError:
         # so that those behind this waiter learn it now, and not one poll after the other
-        self.contender.queue.close(claim)
+        self.contender.queue.settle(claim)
         return closed_error(self.contender, claim)
 
 

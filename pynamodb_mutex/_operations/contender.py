@@ -85,6 +85,12 @@ class Contender:
         "who",
     )
 
+    is_run = False
+    """Whether it asks for a run of `once`.
+
+    That is not handed over, and `release_all` does not release it: its work may be done already.
+    """
+
     def __init__(
         self,
         shared: Shared,

@@ -79,6 +79,10 @@ class Guard:
         """Whether the write doubles as a renewal."""
         return self.carries and not self.ends
 
+    def check(self, what: str) -> None:
+        """Raise unless the claim can guard a write now: see `HeldClaim.check_guardable`; ``what`` names the call."""
+        self.claim.check_guardable(what)
+
     def values(self) -> dict[str, Any]:
         """Return the serialised values of an attempt that is about to be sent."""
         claim = self.claim
@@ -234,7 +238,7 @@ def write(
             cannot be reached (the outcome is unknown).
     """
     for guard in guards:
-        guard.claim.check_guardable(what)
+        guard.check(what)
     claims = [guard.claim for guard in guards]
     turn = shared.runner
     try:
@@ -242,7 +246,7 @@ def write(
         yield from turn_to_write(claims, turn, what)
         # Checked again: the write that this one has waited for may have released the lock, or found it lost.
         for guard in guards:
-            guard.claim.check(what)
+            guard.check(what)
         attempts = Attempts()
         try:
             # if one raises, those that have begun are taken back below; to the others that does nothing

@@ -94,11 +94,10 @@ class LocalQueue(Generic[H, C]):
             self._wake_all()
         self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE
 
-    def close(self, claim: Claim) -> None:
-        """Note, by a row that shows it, that nobody gets the lock; wake all waiters in line, so that they give up."""
-        if self.turns:
-            self.in_the_way = claim
-            self._wake_all()
+    def settle(self, claim: Claim) -> None:
+        """End the waits of all who are in line, by a row that shows that none of them gets the lock."""
+        for turn in self.turns:
+            turn.settle(claim)
 
     def _wake_all(self) -> None:
         """Wake all waiters in line, so that each emits ``contended`` now that the holder is known."""
@@ -195,6 +194,7 @@ class Turn(Generic[H, C]):
         promised_by: The claim that is being handed over to it; None if none is.
         given_by: What hands that claim over, as `Shared.runner` was then.
         granted: The new claim, once the lock was handed over; None before that.
+        settled: A row that shows that it does not get the lock; None if there is none.
         polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
         asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
     """
@@ -206,6 +206,7 @@ class Turn(Generic[H, C]):
         self.promised_by: H | None = None
         self.given_by = (0, False)
         self.granted: H | None = None
+        self.settled: Claim | None = None
         self.polls_at = math.inf
         self.asks_at = math.inf
         self._waited = 0.0
@@ -244,6 +245,11 @@ class Turn(Generic[H, C]):
         self.granted = claim
         self.queue.remove(self)
         return True
+
+    def settle(self, claim: Claim) -> None:
+        """End the wait, by a row that shows that this waiter does not get the lock."""
+        self.settled = claim
+        self.wakeup.ring()
 
     def end_promise(self) -> None:
         """Withdraw the promise after a hand-over that failed, and wake the waiter."""

@@ -293,8 +293,10 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
 def _hand_over_to_next(ending: Ending) -> Operation[bool]:
     """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
     claim, shared = ending.claim, ending.claim.shared
-    if ending.keeps_until > shared.now:
-        return False  # the waiters of this process wait as all others do
+    if ending.keeps_until > shared.now or claim.contender.is_run:
+        # The waiters of this process wait as all others do. After a run that has failed each begins one of its own, for the
+        # row says whose payload that had.
+        return False
     poll = claim.options.poll
     turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)
     if turn is None:

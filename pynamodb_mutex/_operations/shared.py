@@ -181,9 +181,13 @@ class Shared(ABC):
                 del self._holders[place]
 
     def all_held(self) -> Sequence[Any]:
-        """Return each `Held` of this process whose lease has not ended, in the order in which they were acquired."""
+        """Return each `Held` of this process whose lease has not ended, in the order in which they were acquired.
+
+        Without runs of `once`.
+        """
         now = self.read_clock()
-        claims = [claim for claims in self._holders.values() for claim in claims]
+        every = [claim for claims in self._holders.values() for claim in claims]
+        claims = [claim for claim in every if not claim.contender.is_run]
         claims.sort(key=lambda claim: claim.since)
         return [
             held

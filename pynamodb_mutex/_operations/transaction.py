@@ -229,17 +229,14 @@ def _target(item: Member | dict[str, Any]) -> tuple[str, RawItem]:
 def commit(
     shared: Shared,
     transaction: TransactWrite,
-    claims: Sequence[HeldClaim] = (),
-    *,
-    unlock: bool = False,
+    own: Sequence[GuardOnly] = (),
 ) -> Operation[dict[str, Any]] | None:
     """Return the operation that commits a transaction, if it needs a guard or check of the protocol.
 
     Args:
         shared: What the locks of the process share.
         transaction: PynamoDB's transaction.
-        claims: Claims that guard it, even if their rows are not written in it.
-        unlock: Whether it also releases the locks of these claims.
+        own: Its own guards, which count even if their rows are not written in it.
 
     Returns:
         The operation, which returns DynamoDB's answer; None if PynamoDB is to commit the transaction itself.
@@ -255,7 +252,7 @@ def commit(
     guards: dict[HeldClaim, Guard] = {}
     # What the protocol adds comes behind the caller's own items: an error gives its reasons by place, and the caller
     # counts those that it has put in. Each claim guards the transaction once.
-    for member in [*items, *additional, *(GuardOnly(claim) for claim in claims)]:
+    for member in [*items, *additional, *own]:
         if isinstance(member, (GuardedRow, GuardOnly)):
             if isinstance(member, GuardOnly) and member.guard.claim in guards:
                 continue
@@ -271,8 +268,9 @@ def commit(
     ]
     if all(isinstance(item, dict) for item in items):
         return None
-    for claim in claims:
-        guards[claim].ends = guards[claim].ends or unlock
+    for member in own:
+        guard = guards[member.guard.claim]
+        guard.ends = guard.ends or member.guard.ends
     return _committing(shared, transaction, items)
 
 

@@ -107,6 +107,11 @@ class Claim(NamedTuple):
             up: usually a second or two late. None if neither ever happened. Says nothing while there is a claim.
         closed: Why nobody can acquire the lock until it is opened; None if anybody can.
         waiting: Entries of the waiters in line, first come first; see `waiting_line`.
+        done_until: For a key of `once`, server time until which its result counts; None if there is none.
+        result: That result, encoded; None if there is none, or it could not be stored.
+        unstored: Why it could not be stored; None if it is.
+        payload_hash: Hash of the payload of that result or, under a claim, of the run.
+        unknown: Label of a run whose outcome somebody has to decide, unless its claim runs; None if there is none.
         fault: Why the row cannot be a lock's; None if it can. Such a row shows no claim, only its token if that can
             be read. To its holder the row was overwritten; nobody else may judge by it.
     """
@@ -121,6 +126,11 @@ class Claim(NamedTuple):
     free_since: float | None = None
     closed: str | None = None
     waiting: tuple[str, ...] = ()
+    done_until: float | None = None
+    result: str | None = None
+    unstored: str | None = None
+    payload_hash: str | None = None
+    unknown: str | None = None
     fault: Exception | None = None
 
     @property
@@ -148,6 +158,12 @@ class Claim(NamedTuple):
         """
         if self.fault is not None:
             raise self.fault
+
+    def has_result(self, received: float, bounds: Bounds | None) -> bool:
+        """Return whether a result counted when the row was received, as far as server time is known."""
+        until = self.done_until
+        # TICK, as in `ObservedClaim.free_at`
+        return until is not None and (bounds is None or received < bounds.passes(until + TICK))
 
     def is_held(self, received: float, bounds: Bounds | None) -> bool:
         """Return whether the claim was running when the row was received, as far as server time is known."""

@@ -86,6 +86,7 @@ SIGNALS: Mapping[str, NamedSignal] = {
         "lost",
         "released",
         "handed_over",
+        "once_called",
     )
 }
 """All signals by name. `pynamodb_mutex.signals` says what each is for."""
@@ -333,6 +334,10 @@ def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - on
         case "released":
             message = "%s given up by %s, and expires with its lease: %r"
             return logging.WARNING, message, fields["error"]
+        case "once_called":
+            is_bad = fields["outcome"] in {"mismatched", "unknown", "not_recorded"}
+            level = logging.WARNING if is_bad else logging.DEBUG
+            return level, "once %s called by %s: %s", fields["outcome"]
         case _:  # handed_over
             to = "the bearer of a ticket" if fields["to"] is None else shown(fields["to"])
             return logging.DEBUG, "%s handed over by %s to %s", to

@@ -17,6 +17,7 @@ from pynamodb_mutex.cli._doctor import doctor
 from pynamodb_mutex.cli._exit_codes import UNREAD
 from pynamodb_mutex.cli._infrastructure import create_table, delete_table, policy, template
 from pynamodb_mutex.cli._listing import ls, watch
+from pynamodb_mutex.cli._once import forget, once, record
 from pynamodb_mutex.cli._place import AppCommand, place_options
 from pynamodb_mutex.cli._run import run
 
@@ -92,6 +93,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 for command in (
     run,
+    once,
     ls,
     show,
     watch,
@@ -99,6 +101,8 @@ for command in (
     release,
     close,
     open_,
+    forget,
+    record,
     create_table,
     delete_table,
     doctor,

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pynamodb_mutex._handles import HandleOfOne
     from pynamodb_mutex.cli._watchdog import Watchdog
-    from pynamodb_mutex.mutex import Mutex
 
 CANNOT_RUN = 126
 """Exit code: the command exists but cannot be executed."""
@@ -133,6 +133,7 @@ class Child:
         *,
         own_group: bool,
         adopts: bool,
+        output: int | None = None,
     ) -> None:
         """Start the command.
 
@@ -143,11 +144,14 @@ class Child:
             own_group: Whether the command leads a process group.
             adopts: Whether orphans become children of this process, which then reaps them: true for
                 the first process of a container.
+            output: File descriptor of its standard output; None for that of this process.
 
         Raises:
             NoCommandError: If the command cannot be started.
         """
-        group: dict[str, Any] = {"setpgroup": 0} if own_group else {}
+        options: dict[str, Any] = {"setpgroup": 0} if own_group else {}
+        if output is not None:
+            options["file_actions"] = [(os.POSIX_SPAWN_DUP2, output, 1)]
         try:
             # Python ignores these two from its start, and ignored signals stay ignored in a new program: with SIGPIPE
             # ignored, the first part of "yes | head -1" would report an error instead of ending silently.
@@ -156,7 +160,7 @@ class Child:
                 list(arguments),
                 environment,
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-                **group,
+                **options,
             )
         except OSError as error:
             kind = NotFoundError if isinstance(error, FileNotFoundError) else NoCommandError
@@ -279,10 +283,12 @@ class EndReason(Enum):
 
 def say(message: str) -> None:
     """Print a message on standard error: standard output belongs to the command."""
+    context = click.get_current_context(silent=True)  # None on a thread that logs
+    name = "run" if context is None else context.info_name
     with suppress(OSError):  # its reader has gone
         # Not click.echo: while a line shows a wait, rich has replaced sys.stderr by a stream that clears the line
         # first, and click.echo would write around it.
-        print(f"pynamodb-mutex run: {message}", file=sys.stderr, flush=True)
+        print(f"pynamodb-mutex {name}: {message}", file=sys.stderr, flush=True)
 
 
 class Supervisor:
@@ -299,7 +305,7 @@ class Supervisor:
     def __init__(
         self,
         child: Child,
-        mutex: Mutex,
+        mutex: HandleOfOne,
         signals: Signals,
         watchdog: Watchdog,
         *,

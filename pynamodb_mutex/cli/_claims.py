@@ -32,11 +32,17 @@ from pynamodb_mutex.cli._locks import (
     FREE,
     HELD,
     INVALID,
+    NOTHING,
     PATIENCE,
+    RECORDED,
+    RUNNING,
+    UNKNOWN,
     Lock,
     Locks,
     TransientError,
     key_argument,
+    locks_of,
+    once_option,
     range_option,
     retried,
     sent,
@@ -53,12 +59,12 @@ from pynamodb_mutex.cli._output import (
     plain,
     print_json,
     progress,
-    seconds,
-    wait_time,
+    timeout_option,
     yes_option,
     zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
+from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,8 +98,12 @@ _STATES = {
     ABANDONED: "abandoned: its lease has expired; the next process that polls acquires it",
     INVALID: "invalid: no mutex acquires this row",
     CLOSED: "closed: nobody acquires it until it is opened",
+    RECORDED: "recorded: the work is done, and all callers get its result",
+    RUNNING: "running",
+    UNKNOWN: "unknown: a run ended without a result; forget or record decides about it",
+    NOTHING: "nothing: the next call does the work",
 }
-"""States of a lock, as ``show`` prints them."""
+"""States of a lock, or a key of `once`, as ``show`` prints them."""
 
 _PAUSE = 0.2
 """Seconds between two attempts at one request."""
@@ -102,20 +112,23 @@ _PAUSE = 0.2
 @click.command(cls=AppCommand)
 @key_argument()
 @range_option
+@once_option
 @zone_option
 @json_option
 @pass_place
 def show(
-    place: Place, *, key: str, range_key: str | None, zone: tzinfo | None, as_json: bool
+    place: Place, *, key: str, range_key: str | None, once: bool, zone: tzinfo | None, as_json: bool
 ) -> None:
     """Print all that is known of one lock.
 
     Prints the holder of the lock KEY, or what the last holder stored, and those who wait for it in line
-    (fair=True), first come first. Sends one strongly consistent read.
+    (fair=True), first come first. With --once, prints the result or the run of a key of once. Sends one strongly
+    consistent read.
 
     \b
     Examples:
       pynamodb-mutex show invoice-42
+      pynamodb-mutex show charge-o-1 --once
       pynamodb-mutex show invoice-42 --json | jq .owner
       pynamodb-mutex --model shop.models:Account show alice
 
@@ -124,7 +137,7 @@ def show(
       0  done, whatever the state of the lock
       1  the lock could not be read
     """
-    locks = Locks(place.model())
+    locks = locks_of(place, once=once)
     lock = locks.read(locks.row(key, range_key))
     more = _more(lock, locks, zone)
     if as_json:
@@ -156,21 +169,32 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
     if claim.closed is not None:
         lines.append(("closed", claim.closed))
-    if lock.state not in (FREE, CLOSED):
-        since, until = instant(lock.since, zone), instant(lock.until, zone)
-        lines.append(("owner", claim.holder if claim.is_kept else claim.owner or "-"))
+    if lock.state not in (FREE, CLOSED, NOTHING):
+        since, until = instant(lock.since, zone), _until(lock, zone)
+        if lock.state != RECORDED:
+            lines.append(("owner", claim.holder if claim.is_kept else claim.owner or "-"))
         if since is not None:
             ago = "" if lock.seen_at is None else f" ({_ago(lock, lock.since)})"
             lines.append(("since", _second(since) + ago))
         if until is not None:
-            end = _ago(lock, lock.until)
-            if lock.state == HELD:
-                end = f"in {duration(lock.remaining or 0.0)}, unless renewed"
-            lines.append(("until", f"{_second(until)} ({end})"))
-        lines.append(("lease", f"{round(claim.lease, 1):g} s"))
+            lines.append(("until", until))
+        if claim.lease:
+            lines.append(("lease", f"{round(claim.lease, 1):g} s"))
     if lock.fencing_token is not None:
         lines.append(("fencing token", str(lock.fencing_token)))
     return lines
+
+
+def _until(lock: Lock, zone: tzinfo | None) -> str | None:
+    """Return when the claim of a lock ends, or the result of a key of `once`; None if that is not known."""
+    until = instant(lock.until, zone)
+    if until is None:
+        return "for ever" if lock.state == RECORDED else None
+    end = _ago(lock, lock.until)
+    if lock.state in (HELD, RUNNING, RECORDED):
+        renewed = "" if lock.state == RECORDED else ", unless renewed"
+        end = f"in {duration(lock.remaining or 0.0)}{renewed}"
+    return f"{_second(until)} ({end})"
 
 
 def _ago(lock: Lock, instant: float | None) -> str:
@@ -196,7 +220,9 @@ def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
 def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
     """Return the JSON fields that only ``show`` prints."""
     claim = lock.claim
+    of_once = {"result": claim.result, "unstored": claim.unstored} if locks.of_once else {}
     return {
+        **of_once,
         "token": claim.token,
         "forced": (claim.token or "").startswith(FORCED_MARK),
         "row_kept_until": iso(instant(locks.ttl(lock.raw), zone), "seconds"),
@@ -220,7 +246,9 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
         ]
     if claim.token is None:
         return [("lock", "never acquired")]
-    lines = [("token", claim.token)]
+    results = (("result", claim.result), ("unstored", claim.unstored))
+    lines = [(name, text) for name, text in results if text is not None]
+    lines.append(("token", claim.token))
     if more["forced"]:
         lines.append(("broken", "the last claim was broken by force"))
     if claim.abandoned_by:
@@ -237,14 +265,7 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
 @click.command(cls=AppCommand)
 @key_argument()
 @range_option
-@click.option(
-    "--timeout",
-    type=seconds,
-    callback=wait_time,
-    default=FOREVER,
-    metavar="DURATION",
-    help="How long to wait at most; -1, the default, waits for ever.",
-)
+@timeout_option
 @zone_option
 @json_option
 @pass_place
@@ -581,7 +602,9 @@ def _release_abandoned(
 ) -> None:
     """Free all abandoned locks, after a question, and report each."""
     with progress("reading the table") as news:
-        found = [lock for lock in locks.all(news) if lock.state == ABANDONED]
+        # a run that died is for the next call
+        abandoned = (lock for lock in locks.all(news) if lock.state == ABANDONED)
+        found = [lock for lock in abandoned if not lock.key.startswith(PREFIX)]
     locks.warn()
     results: dict[str, list[dict[str, Any]]] = {"freed": [], "skipped": []}
     try:

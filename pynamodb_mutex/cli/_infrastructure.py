@@ -504,7 +504,7 @@ _READING = ("BatchGetItem", "GetItem", "Query", "Scan")
 
 ROLES = {
     "locker": Role(
-        "acquire and release single locks, with renewal, waiting and guarded writes",
+        "acquire and release single locks, with renewal, waiting and guarded writes; once",
         ("GetItem", "UpdateItem"),
     ),
     "several": Role(
@@ -525,7 +525,7 @@ ROLES = {
     ),
     "viewer": Role("read locks", _READING),
     "operator": Role(
-        "read locks and the settings of the table, and break locks",
+        "read locks and the settings of the table, break locks, forget and record",
         (*_READING, "DescribeTable", "DescribeTimeToLive", "UpdateItem"),
     ),
     "admin": Role(

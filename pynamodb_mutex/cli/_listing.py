@@ -26,10 +26,15 @@ from pynamodb_mutex.cli._locks import (
     FREE,
     HELD,
     INVALID,
+    RECORDED,
+    RUNNING,
+    UNKNOWN,
     Lock,
     Locks,
     TransientError,
     keys_argument,
+    locks_of,
+    once_option,
     prefix_option,
     rows_of,
 )
@@ -88,6 +93,7 @@ sort_option = click.option(
 @prefix_option
 @click.option("--held", "only", flag_value=HELD, help="Only held locks.")
 @click.option("--abandoned", "only", flag_value=ABANDONED, help="Only abandoned locks.")
+@once_option
 @click.option("--count", is_flag=True, help="Print only the number of locks.")
 @sort_option
 @zone_option
@@ -99,6 +105,7 @@ def ls(
     keys: tuple[str, ...],
     prefix: str,
     only: str | None,
+    once: bool,
     count: bool,
     sort: str,
     zone: tzinfo | None,
@@ -112,6 +119,10 @@ def ls(
 
     WAITERS is the number of those who wait in line (fair=True). A closed lock may still be held: see close.
 
+    A run of once is listed as a lock whose key begins with once#. With --once, lists the keys of once instead:
+    recorded, with UNTIL as the end of the result; running; unknown, if somebody has to decide by forget or record; or
+    abandoned, so that the next call does the work.
+
     On a terminal the output is a table that leaves out columns, and the middle of long keys and owners, to fit.
     Otherwise each lock is one complete line with tabs between the columns.
 
@@ -124,6 +135,7 @@ def ls(
       pynamodb-mutex ls deploy nightly-report
       pynamodb-mutex ls --prefix invoice- --held --count
       pynamodb-mutex ls --abandoned --sort expiry
+      pynamodb-mutex ls --once --prefix charge-
       pynamodb-mutex ls --json | jq -r '.[] | select(.remaining > 600) | .key'
 
     \b
@@ -131,8 +143,9 @@ def ls(
       0  done, also if there are no locks
       1  the table could not be read
     """
-    locks = Locks(place.model())
+    locks = locks_of(place, once=once)
     rows = rows_of(locks, keys, prefix)
+    only = RUNNING if once and only == HELD else only
     with progress("reading the table") as news:
         seen = locks.read_several(rows) if rows else list(locks.all(news, prefix))
     found = [lock for lock in seen if only in (None, lock.state)]
@@ -144,11 +157,12 @@ def ls(
         print_json([lock.document(zone) for lock in found])
     elif not found:
         which = "of these " if rows else f"with the prefix {shown(prefix)} " if prefix else ""
-        click.echo(f"no lock {which}is {only or 'held or abandoned'} in {place}", err=True)
+        what = only or ("recorded or running" if once else "held or abandoned")
+        click.echo(f"no {'key' if once else 'lock'} {which}is {what} in {place}", err=True)
     elif on_terminal():
         console = Console()
         console.print(table_of(found, zone, console.width))
-        console.print(counts_of(found), highlight=False)
+        console.print(counts_of(found, of_once=once), highlight=False)
     else:
         click.echo("\t".join(COLUMNS))
         for lock in found:
@@ -186,15 +200,15 @@ def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     for name in names:
         table.add_column(name, no_wrap=True, justify="right" if name in _NUMBERS else "left")
     for lock, row in zip(locks, rows, strict=True):
-        style = "yellow" if lock.state == ABANDONED else ""
+        style = "yellow" if lock.state in (ABANDONED, UNKNOWN) else ""
         table.add_row(*(Text(cut(row[name], widths[name])) for name in names), style=style)
     return table
 
 
-def counts_of(locks: Sequence[Lock]) -> str:
-    """Return a line with the numbers of held and abandoned locks."""
-    held, abandoned = (sum(lock.state == state for lock in locks) for state in (HELD, ABANDONED))
-    return f"held: {held}   abandoned: {abandoned}"
+def counts_of(locks: Sequence[Lock], *, of_once: bool = False) -> str:
+    """Return a line with the numbers of held and abandoned locks, or of the keys of `once` in each state."""
+    states = (RECORDED, RUNNING, UNKNOWN, ABANDONED) if of_once else (HELD, ABANDONED)
+    return "   ".join(f"{each}: {sum(lock.state == each for lock in locks)}" for each in states)
 
 
 def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:

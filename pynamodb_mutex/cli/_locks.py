@@ -19,6 +19,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._dynamodb.keys import check_key, key_of
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._operations.acquire_several import read_rows
+from pynamodb_mutex._operations.once import state_of
 from pynamodb_mutex._operations.retry import once, retrying
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
@@ -30,6 +31,7 @@ from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.cli._output import instant, iso, plain
 from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
+from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -61,6 +63,9 @@ _SECONDS = 0.5
 FREE, HELD, ABANDONED, INVALID, CLOSED = "free", "held", "abandoned", "invalid", "closed"
 """States of a lock: no claim, a running one, one whose lease has expired, attributes that no lock has, no claim and
 closed."""
+
+RECORDED, RUNNING, UNKNOWN, NOTHING = "recorded", "running", "unknown", "nothing"
+"""States of a key of `once`, which may also be ABANDONED or INVALID: see `pynamodb_mutex.runs.Known`."""
 
 
 class TransientError(Exception):
@@ -105,7 +110,8 @@ class Lock(NamedTuple):
         row: Primary key of the row.
         raw: The row as DynamoDB returned it; empty if there is none.
         claim: The claim in the row.
-        state: FREE, CLOSED, HELD or ABANDONED by server time when the answer arrived, or INVALID.
+        state: FREE, CLOSED, HELD or ABANDONED by server time when the answer arrived, or INVALID; of a key of `once`
+            one of its states.
         remaining: Seconds from the answer until the claim may be taken over; None if unknown.
         seen_at: Server time of the answer; None if unknown.
     """
@@ -166,7 +172,7 @@ class Lock(NamedTuple):
             "since": iso(instant(self.since, zone)),
             "until": iso(instant(self.until, zone)),
             "remaining": None if self.remaining is None else round(self.remaining, 3),
-            "lease": None if claim.expires_at is None else claim.lease,
+            "lease": None if claim.expires_at is None else claim.lease or None,
             "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
             "closed": claim.closed,
@@ -186,9 +192,10 @@ class Locks:
         name: Name of the model's class.
         store: Requests for the rows of the model.
         in_rows: Whether the locks are in rows of a user's model, not in a lock table.
+        of_once: Whether these are the keys of `once`.
     """
 
-    def __init__(self, model: type[Model]) -> None:
+    def __init__(self, model: type[Model], *, of_once: bool = False) -> None:
         self.odd: list[Lock] = []
         self.name = model.__name__
         self.store = current_process().store(model)
@@ -198,6 +205,7 @@ class Locks:
         self._hash = attributes[hash_key_name(model)]
         self._range = attributes[range_name] if range_name else None
         self.in_rows = self.store.layout.must_exist
+        self.of_once = of_once
 
     def row(self, key: str, range_key: str | None = None) -> RawItem:
         """Return the primary key of a lock from the arguments of a command.
@@ -217,8 +225,13 @@ class Locks:
             return {
                 name: value for each, text in given for name, value in _typed(each, text).items()
             }
+        if not self.of_once and key.startswith(PREFIX):
+            # a lock's requests would set a TTL, and the row of a run of unknown outcome be deleted
+            msg = f"{shown(key)} is a key of once: see ls --once, show --once and forget"
+            raise click.BadParameter(msg, param_hint="KEY")
         try:
-            return key_of(self._model, check_key(key), self.range_value(range_key))
+            stored = PREFIX + key if self.of_once and key else key
+            return key_of(self._model, check_key(stored), self.range_value(range_key))
         except InvalidKeyError as error:
             raise click.BadParameter(str(error), param_hint="KEY") from error
 
@@ -304,8 +317,10 @@ class Locks:
             # would pass for the lock of that key.
             if self.store.layout.is_the_models(raw):
                 lock = self.shown(self._row_of(raw), raw, received)
+                # a lock in the same table is none of once
+                is_other = self.of_once and not self._text(self._hash, raw).startswith(PREFIX)
                 # a claim that was kept after its release, and has ended, is no news
-                if lock.state != FREE:
+                if not (is_other or lock.state in (FREE, NOTHING)):
                     yield lock
 
     def was_a_locks(self, lock: Lock) -> bool:
@@ -357,13 +372,19 @@ class Locks:
         state, remaining = FREE if claim.closed is None else CLOSED, None
         if claim.fault is not None:
             state = INVALID
+        elif self.of_once:
+            state = state_of(claim, received, bounds)
+            if state == RECORDED:
+                claim = claim._replace(expires_at=claim.done_until)
+            claim = claim._replace(owner=claim.unknown or claim.owner)
         elif claim.expires_at is not None:
             # a claim that was kept after its release leaves the lock free or closed, not abandoned
             state = state if claim.is_kept else ABANDONED
             if claim.is_held(received, bounds):
                 state = HELD
+        if claim.expires_at is not None:
             remaining = 0.0
-            if state == HELD and bounds is not None:
+            if state in (HELD, RUNNING, RECORDED) and bounds is not None:
                 # As `Bounds.passes`, which decides when waiters take over, but without its margin for the drift of the
                 # clock until then: this is an estimate for people.
                 remaining = claim.expires_at + HOST_SKEW - bounds.lowest(received)
@@ -372,6 +393,7 @@ class Locks:
                 # seen it unchanged for its whole lease, and one read cannot show how long that has been so.
                 remaining = None
         key, *more = (self._text(each, row) for each in self._keys())
+        key = key.removeprefix(PREFIX) if self.of_once else key
         is_named = self.in_rows or not self.store.layout.range_is_default(row)
         range_key = more[0] if more and is_named else None
         seen_at = self.store.server_now(received)
@@ -423,11 +445,18 @@ def key_argument(**more: Any) -> Callable[[Any], Any]:
     return click.argument("key", shell_complete=complete_keys, **more)
 
 
+once_option = click.option("--once", is_flag=True, help="Keys of once, not locks.")
+
 keys_argument = click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
 
 prefix_option = click.option(
     "--prefix", default="", metavar="TEXT", help="Only keys that begin with TEXT."
 )
+
+
+def locks_of(place: Place, *, once: bool) -> Locks:
+    """Return the locks that the options name, or with ``--once`` the keys of `once`."""
+    return Locks(place.once_model(), of_once=True) if once else Locks(place.model())
 
 
 def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:

@@ -21,7 +21,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from pynamodb_mutex._operations.options import check_timeout
+from pynamodb_mutex._operations.options import FOREVER, check_timeout
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.cli._place import Failure
 
@@ -83,6 +83,15 @@ def wait_time(_: click.Context, __: click.Parameter, value: float | None) -> flo
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
+
+timeout_option = click.option(
+    "--timeout",
+    type=seconds,
+    callback=wait_time,
+    default=FOREVER,
+    metavar="DURATION",
+    help="How long to wait at most; -1, the default, waits for ever.",
+)
 
 yes_option = click.option(
     "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."

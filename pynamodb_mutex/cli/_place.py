@@ -25,6 +25,7 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli._exit_codes import FAILED, INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
+from pynamodb_mutex.runs import OnceItem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,17 +75,31 @@ class Place:
             click.BadParameter: If there is no such class.
         """
         if self._model is None:
-            self._model = self._located()
+            self._model = self._located(LockItem)
         return self._model
 
-    def _located(self) -> type[Model]:
+    def once_model(self) -> type[OnceItem]:
+        """Return the model of the keys of `once`, by default in the lock table.
+
+        Raises:
+            click.BadParameter: If there is no such class, or it is another model.
+        """
+        if "model" not in self.chosen:
+            self._model = self._located(OnceItem)
+        model = self.model()
+        if not issubclass(model, OnceItem):
+            msg = f"{model.__name__} is a model of locks; this needs one of once, an OnceItem"
+            raise click.BadParameter(msg, param_hint="--model")
+        return model
+
+    def _located(self, default: type[Model]) -> type[Model]:
         if "profile" in self.chosen:
             # In the environment, for each session that PynamoDB opens takes it from there. Credentials put into the
             # model's Meta instead would not be refreshed when they expire.
             os.environ["AWS_PROFILE"] = self.chosen["profile"]
             for name in _BEFORE_A_PROFILE:
                 os.environ.pop(name, None)
-        base = _imported(self.chosen["model"]) if "model" in self.chosen else LockItem
+        base = _imported(self.chosen["model"]) if "model" in self.chosen else default
         settings: dict[str, Any] = {
             name: self.chosen[option]
             for option, name in (

@@ -15,7 +15,7 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from botocore.exceptions import BotoCoreError
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from pynamodb_mutex._handles import HandleOfOne
 from pynamodb_mutex._operations.options import FOREVER, check_duration
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.claim import Claim, made_at
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._operations.acquire import Acquisition
     from pynamodb_mutex._operations.contender import Caller
+    from pynamodb_mutex._operations.effects import Operation
+
+T = TypeVar("T")
 
 DONE = 0
 """Exit code: the lock was held by another process, and the command was to be skipped then."""
@@ -105,6 +109,8 @@ class RunCommand(AppCommand):
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command; our own failures exit with NOT_RUN instead of 1, which the command itself may return."""
+        if not hasattr(os, "posix_spawn"):
+            raise NotRunError(f"{self.name} needs a POSIX system: it sends signals")
         try:
             return super().invoke(context)
         except Failure as failure:
@@ -149,11 +155,23 @@ Exit codes:
 """
 
 
-@click.command("run", cls=RunCommand, epilog=_EXIT_CODES)
-@click.argument("key")
-@click.argument(
+command_argument = click.argument(
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]..."
 )
+
+lease_option = click.option(
+    "--lease",
+    type=seconds,
+    default=30.0,
+    show_default=True,
+    metavar="DURATION",
+    help="How long the lock stays held if this process dies. It is renewed each third of this.",
+)
+
+
+@click.command("run", cls=RunCommand, epilog=_EXIT_CODES)
+@click.argument("key")
+@command_argument
 @range_option
 @click.option(
     "--if-locked",
@@ -181,14 +199,7 @@ Exit codes:
     allow_from_autoenv=False,
     help="Take the lock from its holder, if there is one, without a question.",
 )
-@click.option(
-    "--lease",
-    type=seconds,
-    default=30.0,
-    show_default=True,
-    metavar="DURATION",
-    help="How long the lock stays held if this process dies. It is renewed each third of this.",
-)
+@lease_option
 @click.option(
     "--hold-at-least",
     type=seconds,
@@ -255,13 +266,9 @@ def run(
       pynamodb-mutex run deploy --fair -- make deploy
       pynamodb-mutex run deploy --force -- make rollback
     """
-    if not hasattr(os, "posix_spawn"):
-        raise Failure("run needs a POSIX system: it sends signals")
     if verbose:  # the library logs failures that it retries
         logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)
-    job = _Job(
-        find_command(command[0], place.environment), command, lease, grace, deadline, verbose
-    )
+    job = Job(find_command(command[0], place.environment), command, lease, grace, deadline, verbose)
     if timeout is None:
         timeout = FOREVER if if_locked == "wait" else 0.0
     # Before anything is requested: from here on SIGTERM and the like are data, and do not end this process while it
@@ -278,7 +285,7 @@ def run(
                     timeout=timeout,
                     fair=fair,
                     hold_at_least=hold_at_least,
-                    owner=owner or _owner(command[0]),
+                    owner=owner or default_owner(command[0]),
                     on_lost=lambda _: signals.wake(),
                 ),
             )
@@ -298,14 +305,14 @@ def run(
     context.exit(code)
 
 
-def _owner(command: str) -> str:
+def default_owner(command: str) -> str:
     """Return the label of the holder: host, process and command, whose name may not be UTF-8."""
     text = f"{socket.gethostname()}:{os.getpid()}:{Path(command).name}"
     return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass
-class _Job:
+class Job:
     """The command, and how to run it.
 
     Attributes:
@@ -315,14 +322,16 @@ class _Job:
         grace: Seconds from SIGTERM to SIGKILL.
         deadline: Seconds that the command may run; None for any time.
         verbose: Whether each step is reported.
+        started: Whether the command was started.
     """
 
     path: str
     command: Sequence[str]
     lease: float
-    grace: float
-    deadline: float | None
-    verbose: bool
+    grace: float = 10.0
+    deadline: float | None = None
+    verbose: bool = False
+    started: bool = False
 
 
 def _not_free(mutex: ObservedMutex, timeout: float, *, skip: bool, verbose: bool) -> int:
@@ -334,7 +343,7 @@ def _not_free(mutex: ObservedMutex, timeout: float, *, skip: bool, verbose: bool
 
 
 def _under_lock(
-    job: _Job, mutex: ObservedMutex, environment: Mapping[str, str], signals: Signals
+    job: Job, mutex: ObservedMutex, environment: Mapping[str, str], signals: Signals
 ) -> int:
     """Run the command, and release the lock; return the exit code.
 
@@ -344,58 +353,86 @@ def _under_lock(
     """
     if job.verbose:
         say(f"acquired {shown(mutex._name)}, fencing token {mutex.fencing_token}")
-    child = None
     try:
-        # A signal may have arrived during the request that acquired the lock: do not start the command then.
-        wait_or_raise(signals)
-        # The watchdog comes first: if it cannot be started, no command runs without one. It learns the process id only
-        # after the start; if this process is killed in between, nothing ends the command.
-        try:
-            watchdog = Watchdog()
-        except OSError as error:
-            # the system refuses a process or a descriptor, as it then would for the command
-            raise NoCommandError(f"cannot start the watchdog: {error.strerror}") from error
-        with watchdog:
-            loss = mutex.loss
-            if loss is not None:
-                # This process was stopped for longer than the lease since it acquired the lock.
-                say(f"the lock was lost before the command was started: {loss.value}")
-                return LOST
-            child = Child(
-                job.path,
-                job.command,
-                {**environment, **_variables(mutex)},
-                own_group=not has_terminal(),
-                adopts=os.getpid() == 1,
-            )
-            target = -child.pid if child.own_group else child.pid
-            watchdog.guard(target, job.grace, mutex.deadline)
-            supervisor = Supervisor(
-                child,
-                mutex,
-                signals,
-                watchdog,
-                lease=job.lease,
-                grace=job.grace,
-                deadline=math.inf if job.deadline is None else job.deadline,
-            )
-            code = supervisor.wait()
+        code, reason = supervise(job, mutex, environment, signals)
     except BaseException:
         # Not if the command was started. The watchdog ends it after an error of ours, but cannot always: the command
         # may run as another user. So the lock is not released then, and expires with its lease.
-        if child is None:
-            _release(mutex, verbose=job.verbose, keeps=False)
+        if not job.started:
+            # nor does --hold-at-least count, as another host may have the command
+            end_claim(mutex, release(mutex._last("release"), keeps=False), verbose=job.verbose)
         raise
-    if supervisor.reason is EndReason.LOST:
+    if reason is EndReason.LOST:
         return LOST
     # The release may show that the lock was lost while the command ran, though no renewal has noticed it.
-    is_lost = _release(mutex, verbose=job.verbose)
-    if is_lost or supervisor.reason is EndReason.IN_DANGER:
+    is_lost = end_claim(mutex, release(mutex._last("release")), verbose=job.verbose)
+    if is_lost or reason is EndReason.IN_DANGER:
         return LOST
-    return TIMED_OUT if supervisor.reason is EndReason.DEADLINE else code
+    return TIMED_OUT if reason is EndReason.DEADLINE else code
 
 
-def _variables(mutex: ObservedMutex) -> dict[str, str]:
+def supervise(
+    job: Job,
+    lock: HandleOfOne,
+    environment: Mapping[str, str],
+    signals: Signals,
+    output: int | None = None,
+) -> tuple[int, EndReason | None]:
+    """Run the command under a lock.
+
+    Args:
+        job: The command.
+        lock: The lock, held.
+        environment: Its variables, without those that describe the lock.
+        signals: Receives the signals.
+        output: File descriptor of its standard output; None for that of this process.
+
+    Returns:
+        The exit code, and why the command was asked to end; None if it was not.
+
+    Raises:
+        InterruptedWaitError: If a signal arrived before the command was started.
+        NoCommandError: If the command cannot be started.
+    """
+    # A signal may have arrived during the request that acquired the lock: do not start the command then.
+    wait_or_raise(signals)
+    # The watchdog comes first: if it cannot be started, no command runs without one. It learns the process id only
+    # after the start; if this process is killed in between, nothing ends the command.
+    try:
+        watchdog = Watchdog()
+    except OSError as error:
+        # the system refuses a process or a descriptor, as it then would for the command
+        raise NoCommandError(f"cannot start the watchdog: {error.strerror}") from error
+    with watchdog:
+        loss = lock.loss
+        if loss is not None:
+            # This process was stopped for longer than the lease since it acquired the lock.
+            say(f"the lock was lost before the command was started: {loss.value}")
+            return LOST, EndReason.LOST
+        child = Child(
+            job.path,
+            job.command,
+            {**environment, **_variables(lock)},
+            own_group=not has_terminal(),
+            adopts=os.getpid() == 1,
+            output=output,
+        )
+        job.started = True
+        target = -child.pid if child.own_group else child.pid
+        watchdog.guard(target, job.grace, lock.deadline)
+        supervisor = Supervisor(
+            child,
+            lock,
+            signals,
+            watchdog,
+            lease=job.lease,
+            grace=job.grace,
+            deadline=math.inf if job.deadline is None else job.deadline,
+        )
+        return supervisor.wait(), supervisor.reason
+
+
+def _variables(mutex: HandleOfOne) -> dict[str, str]:
     """Return the environment variables that describe the lock to the command."""
     return {
         "PYNAMODB_MUTEX_KEY": mutex.key,
@@ -405,13 +442,10 @@ def _variables(mutex: ObservedMutex) -> dict[str, str]:
     }
 
 
-def _release(mutex: ObservedMutex, *, verbose: bool, keeps: bool = True) -> bool:
-    """Release the lock, and report what goes wrong; return whether it turned out to be lost.
-
-    ``--hold-at-least`` counts with ``keeps``: not if the command was never started, as another host may have it.
-    """
+def end_claim(lock: HandleOfOne, operation: Operation[None], *, verbose: bool = False) -> bool:
+    """Release the lock, by an operation, and report what goes wrong; return whether it turned out to be lost."""
     try:
-        run_on_thread.run(current_process(), release(mutex._last("release"), keeps=keeps))
+        run_on_thread.run(current_process(), operation)
     except MutexLostError as error:
         say(f"the lock was lost while the command ran: {error.loss.value}")
         return True
@@ -419,7 +453,7 @@ def _release(mutex: ObservedMutex, *, verbose: bool, keeps: bool = True) -> bool
         say(f"the lock could not be released and will expire: {one_line(error)}")
     else:
         if verbose:
-            say(f"released {shown(mutex._name)}")
+            say(f"released {shown(lock._name)}")
     return False
 
 
@@ -435,14 +469,10 @@ class InterruptedWaitError(Exception):
         self.number = number
 
 
-class ObservedMutex(Mutex):
-    """A mutex that reports what it waits for."""
+class Observed(HandleOfOne):
+    """A lock that reports what it waits for."""
 
     _seen: Acquisition | None = None
-
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
-        self._seen = super()._attempt(who, patience, blocks=blocks)
-        return self._seen
 
     @property
     def blocking_claim(self) -> Claim | None:
@@ -461,6 +491,14 @@ class ObservedMutex(Mutex):
         if connection.server.answered:
             return f"DynamoDB is throttling or failing, in {connection.where}"
         return f"no answer from DynamoDB yet, in {connection.where}"
+
+
+class ObservedMutex(Observed, Mutex):
+    """A mutex that reports what it waits for."""
+
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
+        self._seen = super()._attempt(who, patience, blocks=blocks)
+        return self._seen
 
 
 def describe(claim: Claim) -> str:
@@ -509,20 +547,27 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool, force: boo
         InterruptedWaitError: When a signal arrived. Then nothing is held.
         pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
     """
-    # As `Mutex.acquire` does, but with a sleeper that shows the wait and raises when a signal arrives. The runner
-    # throws the error into the operation, which releases what it may have acquired, or leaves the line.
-    sleeper = _WaitSleeper(mutex, signals, verbose=verbose)
     who = caller()
     attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
     if force:
         attempt.by_force()
-    try:
-        claim = run_on_thread.run(current_process(), mutex._acquiring(attempt, who), sleeper)
-    finally:
-        sleeper.stop()
+    claim = wait_for(mutex, mutex._acquiring(attempt, who), signals, verbose=verbose)
     if attempt.displaced is not None:
         say(f"took {shown(mutex._name)} by force: {describe(attempt.displaced)}")
     return claim is not None
+
+
+def wait_for(
+    lock: Observed, operation: Operation[T], signals: Signals, *, verbose: bool = False
+) -> T:
+    """Acquire a lock by an operation, as `acquire` does; return what that returns."""
+    # As `Mutex.acquire` does, but with a sleeper that shows the wait and raises when a signal arrives. The runner
+    # throws the error into the operation, which releases what it may have acquired, or leaves the line.
+    sleeper = _WaitSleeper(lock, signals, verbose=verbose)
+    try:
+        return run_on_thread.run(current_process(), operation, sleeper)
+    finally:
+        sleeper.stop()
 
 
 class _WaitSleeper(run_on_thread.ThreadSleeper):
@@ -531,7 +576,7 @@ class _WaitSleeper(run_on_thread.ThreadSleeper):
     `wake` has no effect on it: no other thread of this process waits for a lock and could wake this one.
     """
 
-    def __init__(self, mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> None:
+    def __init__(self, mutex: Observed, signals: Signals, *, verbose: bool) -> None:
         super().__init__()
         self._mutex = mutex
         self._signals = signals
@@ -553,7 +598,7 @@ class _WaitSleeper(run_on_thread.ThreadSleeper):
         """
         key = shown(self._mutex._name)
         waits_for, for_answer = self._mutex.waits_for, self._mutex.blocking_claim is None
-        position = self._mutex.position
+        position = getattr(self._mutex, "position", None)  # a run has none
         place = "" if position is None else f", number {position + 1} in line"
         is_long = read_clock() - self._started >= _LONG
         is_terminal = self._console.is_terminal

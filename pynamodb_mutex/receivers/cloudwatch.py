@@ -12,10 +12,11 @@ Needs neither a client nor a permission: CloudWatch Logs makes the metrics from 
 ``Lost``            1 for a lock lost; with it ``HoldTime`` in seconds
 ``Released``        1 for a lock released; with it ``HoldTime``
 ``HandedOver``      1 for a lock handed over; with it ``HoldTime``
+``OnceCalled``      1 for a call of ``once`` that has ended
 ==================  ============================================================================
 
 The dimension is ``table``, with ``key_label`` also ``table`` and ``key_label`` together, and for
-``Lost`` also ``table`` and ``loss`` together. Key, owner and fencing token are properties of the line, to be
+``Lost`` also ``table`` and ``loss`` together, for ``OnceCalled`` ``table`` and ``outcome``. Key, owner and fencing token are properties of the line, to be
 searched by CloudWatch Logs Insights; they are not metrics.
 """
 
@@ -127,6 +128,11 @@ class CloudWatchReceiver(Receiver):
         metrics = {"HandedOver": 1, "HoldTime": event["held_for"]}
         self._write(sender, "handed_over", event, metrics, {"to": event["to"]})
 
+    def once_called(self, sender: type[Model], **event: Unpack[signals.OnceCalled]) -> None:
+        """Write the line for a call of ``once`` that has ended."""
+        more = {"outcome": event["outcome"]}
+        self._write(sender, "once_called", event, {"OnceCalled": 1}, more)
+
     def _write(
         self,
         sender: type[Model],
@@ -149,8 +155,7 @@ class CloudWatchReceiver(Receiver):
         if label:
             line["key_label"] = label[0]
             dimensions.append(["table", "key_label"])
-        if "loss" in line:
-            dimensions.append(["table", "loss"])
+        dimensions += [["table", name] for name in ("loss", "outcome") if name in line]
         described = [{"Name": each, "Unit": _UNITS.get(each, "Count")} for each in metrics]
         directive = {"Namespace": self._namespace, "Dimensions": dimensions, "Metrics": described}
         metadata = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}

@@ -16,6 +16,9 @@ acquired; the second has a link to the first. A loss sets the second one's statu
 ``pynamodb_mutex.renewal_failures``      counter             renewals that failed
 ``pynamodb_mutex.danger``                counter             times that little was left of a lease, and no
                                                              renewal had helped
+``pynamodb_mutex.once_called``           counter             calls of ``once`` that have ended;
+                                                             ``pynamodb_mutex.outcome`` is that of
+                                                             `~pynamodb_mutex.signals.OnceCalled`
 ``pynamodb_mutex.wait.duration``         histogram, seconds  from the call until the lock was acquired
 ``pynamodb_mutex.hold.duration``         histogram, seconds  from the acquisition to its end, however it ended
 ``pynamodb_mutex.held``                  up-down counter     locks held by this process now
@@ -117,6 +120,9 @@ class OpenTelemetryReceiver(Receiver):
         self._dangers = count(
             "danger", "Times that little was left of a lease, and no renewal had helped"
         )
+        self._called = meter.create_counter(
+            f"{_OURS}.once_called", "{call}", "Calls of once that ended"
+        )
         self._waits = measure("wait.duration", "Time until a lock was acquired")
         self._holds = measure("hold.duration", "Time for which locks were held")
         self._now_held = meter.create_up_down_counter(
@@ -206,6 +212,11 @@ class OpenTelemetryReceiver(Receiver):
         if span is not None:
             span.set_attribute(f"{_OURS}.to", event["to"] or "a ticket")
             span.end()
+
+    def once_called(self, sender: type[Model], **event: Unpack[signals.OnceCalled]) -> None:
+        """Count a call of ``once`` that has ended."""
+        outcome = {f"{_OURS}.outcome": event["outcome"]}
+        self._called.add(1, {**self._attributes(sender, event["key"]), **outcome})
 
     def _attributes(self, sender: type[Model], key: str) -> dict[str, str]:
         table, *label = self._labels(sender, key)

@@ -11,6 +11,8 @@
 ``pynamodb_mutex_renewal_failures_total``       counter    renewals that failed
 ``pynamodb_mutex_danger_total``                 counter    times that little was left of a lease, and no renewal
                                                            had helped
+``pynamodb_mutex_once_called_total``            counter    calls of ``once`` that have ended; ``outcome`` is that
+                                                           of `~pynamodb_mutex.signals.OnceCalled`
 ``pynamodb_mutex_wait_seconds``                 histogram  from the call until the lock was acquired
 ``pynamodb_mutex_hold_seconds``                 histogram  from the acquisition to its end, however it ended
 ``pynamodb_mutex_held``                         gauge      locks held by this process now
@@ -88,6 +90,7 @@ class PrometheusReceiver(Receiver):
         self._dangers = self._metric(
             Counter, "danger", "Times that little was left of a lease, and no renewal had helped"
         )
+        self._called = self._metric(Counter, "once_called", "Calls of once that ended", "outcome")
         self._waits = self._metric(
             Histogram, "wait_seconds", "Seconds until a lock was acquired", buckets=_SECONDS
         )
@@ -165,6 +168,10 @@ class PrometheusReceiver(Receiver):
     def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
         """Count for how long a lock was held that was handed over."""
         self._ended(self._labels(sender, event["key"]), event["token"], event["held_for"])
+
+    def once_called(self, sender: type[Model], **event: Unpack[signals.OnceCalled]) -> None:
+        """Count a call of ``once`` that has ended."""
+        self._called.labels(*self._labels(sender, event["key"]), event["outcome"]).inc()
 
     def _ended(self, labels: tuple[str, ...], token: str, held_for: float) -> None:
         self._holds.labels(*labels).observe(held_for)

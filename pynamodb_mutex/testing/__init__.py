@@ -1,4 +1,4 @@
-"""For tests and examples: an embedded DynamoDB, a fake clock, and locks that other processes seem to hold.
+"""For tests and examples: an embedded DynamoDB, a fake clock, and what other processes seem to hold or to have done.
 
 Needs the extra ``testing``. pytest finds the fixtures ``dynamodb`` (an engine for the session), ``lock_table``
 (LockItem with an empty table) and ``fake_clock`` (a `FakeClock`) when the package is installed.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from pynamodb_mutex.testing.fake_clock import FakeClock
     from pynamodb_mutex.testing.holders import expire, held_elsewhere
+    from pynamodb_mutex.testing.results import recorded, run_elsewhere, unknown_run
 
 __all__ = [
     "Engine",
@@ -29,11 +30,18 @@ __all__ = [
     "environment",
     "expire",
     "held_elsewhere",
+    "recorded",
+    "run_elsewhere",
+    "unknown_run",
     "use",
     "why_no_dynamodb_local",
 ]
 
-_HOMES = {"FakeClock": "fake_clock", "expire": "holders", "held_elsewhere": "holders"}
+_HOMES = {
+    "FakeClock": "fake_clock",
+    **dict.fromkeys(("expire", "held_elsewhere"), "holders"),
+    **dict.fromkeys(("recorded", "run_elsewhere", "unknown_run"), "results"),
+}
 
 
 def __getattr__(name: str) -> Any:

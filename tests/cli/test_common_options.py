@@ -322,7 +322,7 @@ def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path, url, 
 
 
 def test_a_programming_error_is_not_reported_as_a_failure(monkeypatch):
-    monkeypatch.setattr("pynamodb_mutex.cli._listing.Locks", lambda _: int("ours"))
+    monkeypatch.setattr("pynamodb_mutex.cli._listing.locks_of", lambda *_, **__: int("ours"))
     with pytest.raises(ValueError, match="ours"):
         cli("ls")
 

@@ -19,7 +19,7 @@ from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from row_models import LOCKABLE, created, made
 from tables import create_plain_table
 
-from pynamodb_mutex import LockItem, Mutex, Semaphore
+from pynamodb_mutex import LockItem, Mutex, Once, Semaphore
 from pynamodb_mutex.cli import _infrastructure
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import expire, held_elsewhere
@@ -361,6 +361,15 @@ def test_roles_have_the_actions_of_their_requests_and_no_others(table, requests)
         assert not Mutex.for_key("a", fair=True).acquire(timeout=0.2)
         assert LockItem.force_release("a")
     single = list(requests)
+    requests.clear()
+    once = Once.for_key("a", timeout=0)
+    with once as run, run.transaction(result=1):
+        pass
+    assert once.call(int) == 1
+    assert Once.forget("a")
+    assert once.call(int) == 0
+    assert needed(table, requests) == allowed("locker")
+    requests[:] = single
     assert needed(table, single) == allowed("locker")
     with Mutex.for_key("z", delete_on_release=True):
         pass
@@ -385,11 +394,15 @@ def test_roles_of_who_looks_and_of_who_breaks_a_claim(table, requests):
         assert [item.key for item in LockItem.held()] == ["a"]
         assert [item.key for item in LockItem.held("a")] == ["a"]
         cli("ls", "a")
+        cli("ls", "--once", "a")
+        cli("show", "--once", "a")
         looking = list(requests)
         assert Mutex.for_key("a").locked()
         assert needed(table, requests) == allowed("viewer")
         requests[:] = looking
         assert LockItem.force_release("a")
+        cli("record", "a", "--yes")
+        cli("forget", "a", "--yes")
     described = {"DescribeTable", "DescribeTimeToLive"}  # by the doctor
     assert needed(table, requests) | described == allowed("operator")
     # every action that the doctor tries is in a role

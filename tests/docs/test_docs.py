@@ -33,7 +33,8 @@ import pytest
 import yaml
 from command_line import run_cli
 
-from pynamodb_mutex import LockItem
+from pynamodb_mutex import LockItem, OnceItem
+from pynamodb_mutex._called_once import _functions
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._run import run
 from pynamodb_mutex.testing import use
@@ -219,7 +220,7 @@ class Page:
     def run_py(self, block):
         """Python for other libraries, which are not installed here."""
         ast.parse(block.text)
-        theirs = r"(?m)^from (python_dynamodb_lock|dynamodblock|dyndbmutex)\b"
+        theirs = r"(?m)^from (python_dynamodb_lock|dynamodblock|dyndbmutex|aws_lambda_powertools)\b"
         assert re.search(theirs, block.text), "this could run"
 
     def run_text(self, block):
@@ -236,7 +237,8 @@ def embedded(embedded_engine):
 
         def clean():
             # PynamoDB keeps a connection, also to an engine that has gone
-            LockItem._connection = None
+            LockItem._connection = OnceItem._connection = None
+            _functions.clear()  # each page is a program of its own
             # there may be more than one answer has room for
             for page in client.get_paginator("list_tables").paginate():
                 for table in page["TableNames"]:

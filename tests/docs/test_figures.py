@@ -160,6 +160,11 @@ def test_prices():
     renewals = [day / lease * RENEWALS_PER_LEASE for lease in (default["lease"], 300)]
     expected = [(2e6, write), (2 * 2 * 2e6, write), *((count, write) for count in renewals)]
     expected += [(polls(poll) / 2, read) for poll in (default["poll"], (0.2, 5.0))]
+    once = [1 + 1, 1 + 2, 1]  # begin and complete, begin and transaction, a refused begin
+    expected += [
+        *((1e6 * units, write) for units in once),
+        *((1e6 * units, read) for units in (1, 3)),
+    ]
     shown = re.findall(r'"([\d,]+) [WR]CU", "\$([\d.]+)"', page)
     assert [float(units.replace(",", "")) for units, _ in shown] == pytest.approx(
         [units for units, _ in expected], rel=0.01

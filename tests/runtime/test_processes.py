@@ -65,6 +65,7 @@ def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_pu
         *("_operations.acquire_several", "_operations.attach", "_operations.guarded_write"),
         *("_operations.row_write", "_operations.transaction", "_runtime.run_in_task"),
         *("_synchronized", "aio", "groups", "receivers", "rows", "signals", "testing"),
+        *("_called_once", "_operations.once", "runs"),
     ):
         assert f"pynamodb_mutex.{seldom}" not in own
 

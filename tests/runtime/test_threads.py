@@ -225,7 +225,8 @@ def test_workers_outlive_a_log_that_raises(workers, runs, caplog, monkeypatch, i
             workers.post(lambda: 1 / 0)
         workers.post(runs)
         until(lambda: runs.done)
-    assert is_closed or printed.getvalue().count("RuntimeError: no request") == 3
+        # another worker may print still
+        until(lambda: is_closed or printed.getvalue().count("RuntimeError: no request") == 3)
 
 
 @pytest.fixture

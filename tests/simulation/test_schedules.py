@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from dev.simulation.explore import Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.judge import Judge, Watched
 from dev.simulation.network import Fault, Network
+from dev.simulation.once import ONCE_WAYS
 from dev.simulation.picture import draw
 from dev.simulation.schedule import Lock, Size, create_tables, kind_of, play
 from dev.simulation.threads import installed, run_tasks
@@ -34,11 +37,31 @@ def test_schedules_have_no_violation(first):
         assert play(seed).violation is None
 
 
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_schedules_of_once_have_no_violation(first):
+    asked = Counter()
+    for seed in range(first, first + 20):
+        played = play(seed, Size.at_random(random.Random(seed), ONCE_WAYS))
+        assert played.violation is None
+        asked.update(played.counts)
+    assert min(asked[f"O{number}"] for number in range(1, 8)) > 10
+
+
 def size(
-    ways, processes, strikes=0, *, threads=1, sections=7, keys=1, rows=1, seconds=60.0, **faults
+    ways,
+    processes,
+    strikes=0,
+    *,
+    kind="lock",
+    threads=1,
+    sections=7,
+    keys=1,
+    rows=1,
+    seconds=60.0,
+    **faults,
 ):
-    """Return a size in which all lock in these ways."""
-    names = tuple(f"lock_{way}" for way in ways.split())
+    """Return a size in which all lock, or call `once`, in these ways."""
+    names = tuple(f"{kind}_{way}" for way in ways.split())
     return Size(processes, threads, sections, keys, rows, names, faults, strikes, seconds)
 
 
@@ -157,7 +180,32 @@ CAUGHT_ANYWHERE = {
     "renewal-forgotten": 3, "danger-repeated": 0, "release-all-of-anyone": 300, "kept-by-own-clock": 5,
     "kept-is-handed-over": 18, "force-takes-any": 20, "kept-is-renewed": 47,
 }  # fmt: skip
+once = partial(size, kind="once")
 CAUGHT_IN = {
+    "result-overwritten": (once("call", 4), 0),
+    "result-by-upper-bound": (once("call", 4), 1),
+    "result-by-host-clock": (once("call", 4), 0),
+    "result-by-old-bounds": (once("call", 3, 20, threads=3), 20),
+    "result-from-a-stale-poll": (once("call", 6, threads=3, sections=20), 2),
+    "refused-is-not-recorded": (once("call", 4, failed_after=0.2), 1),
+    "earlier-record-unseen": (once("in_a_block", 4, sections=14, lost_answer=0.4), 2),
+    "record-without-claim": (
+        once("in_a_transaction", 4, sections=14, late=0.3, lost_request=0.2),
+        3,
+    ),
+    "record-unguarded": (once("call", 4), 0),
+    "record-only-in-time": (once("call", 2), 20),
+    "released-unrecorded": (once("in_a_block", 4, lost_request=0.4, lost_answer=0.1), 5),
+    "unstorable-unrecorded": (once("call", 4), 0),
+    "own-value-returned": (once("in_a_block", 4), 0),
+    "unknown-ended-by-force": (once("call", 4, 8), 1),
+    "unknown-to-those-who-run": (once("call", 4, 6), 16),
+    "decided-by-interruption": (once("call", 4, 12), 42),
+    "begins-unseen": (once("call", 5, late=0.2, duplicated=0.3), 3),
+    "run-handed-over": (once("call", 3, threads=3), 2),
+    "result-dated-by-record": (once("call", 4, seconds=200.0), 6),
+    "forgets-whatever": (once("call", 4, late=0.3), 3),
+    "effect-apart": (once("in_a_transaction", 4, lost_request=0.3), 0),
     "fence-at-write": (size("order", 4, 2, late=0.2), 0),
     "save-moves-end-back": (size("row", 2), 200),
     "denied-swallowed": (size("one", 3, denied=0.2), 0),
@@ -184,7 +232,11 @@ CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
 
 
 def test_every_broken_variant_is_tried():
-    scripted = {"lease-from-receipt", "no-own-watch"}
+    scripted = {
+        "lease-from-receipt", "no-own-watch",
+        # in test_once_schedules.py
+        "record-by-token", "begins-again", "ended-result-kept", "unknown-ended-by-ttl",
+    }  # fmt: skip
     assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, *scripted} == BROKEN.keys()
 
 

@@ -6,9 +6,10 @@ that nothing needs is an error.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -18,10 +19,30 @@ from pynamodb.transactions import TransactWrite
 from typing_extensions import Unpack, assert_type
 
 import pynamodb_mutex.aio
-from pynamodb_mutex import LockItem, Loss, Mutex, RowLock, Semaphore, signals, synchronized, testing
-from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, locked, locked_all
+from pynamodb_mutex import (
+    LockItem,
+    Loss,
+    Mutex,
+    Once,
+    OnceItem,
+    RowLock,
+    Semaphore,
+    once,
+    signals,
+    synchronized,
+    testing,
+)
+from pynamodb_mutex.aio import (
+    AsyncMutex,
+    AsyncOnce,
+    AsyncRowLock,
+    AsyncSemaphore,
+    locked,
+    locked_all,
+)
 from pynamodb_mutex.groups import AnyOf, LockedRows, MutexGroup, RowLocks
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
+from pynamodb_mutex.runs import Known, Run
 
 
 class Account(Model):
@@ -372,3 +393,45 @@ def wrong_with_rows(wallet: Wallet, lock: RowLock[Wallet]) -> None:
     Mutex.for_row(Wallet, "a", lock_model=Wallet)  # type: ignore[arg-type]
     with lock as row:
         row.acquire()  # type: ignore[attr-defined]
+
+
+class Results(OnceItem):
+    class Meta:
+        table_name = "results"
+
+
+@once("nightly-{day}", keep=timedelta(days=2), payload="{dry}", timeout=0, on_abandoned="raise")
+def report(day: str, *, dry: bool = False) -> int:
+    return len(day) + dry
+
+
+@once(lambda day: f"awaited-{day}", payload=lambda day: {"day": day}, model=Results)
+async def awaited_report(day: str) -> str:
+    return day
+
+
+async def work_once() -> None:
+    assert_type(report("monday", dry=True), int)
+    assert_type(await awaited_report("monday"), str)
+    one = Once.for_key("a", payload={"amount": 5}, keep=math.inf, lease=10, model=Results)
+    assert_type(one.call(report, "monday", dry=True), int)
+    with one as run:
+        assert_type(run, Run)
+        if not run.done:
+            run.complete(5)
+        with run.transaction(result=5) as transaction:
+            assert_type(transaction, TransactWrite)
+        assert_type(run.fencing_token, int)
+        assert_type(run.abandoned_by, str | None)
+    tasks = AsyncOnce.for_key("a")
+    assert_type(await tasks.call(awaited_report, "monday"), str)
+    async with tasks as began:
+        await began.complete(5)
+    assert_type(Once.peek("a", model=Results), Known)
+    assert_type(Once.forget("a", force=True), bool)
+    assert_type(Once.record("a", 5), bool)
+    report(7)  # type: ignore[arg-type]
+    one.call(report)  # type: ignore[call-arg]
+    Once.for_key("a", fair=True)  # type: ignore[call-arg]
+    Once.for_key("a", on_abandoned="skip")  # type: ignore[arg-type]
+    once("a", keep=None)  # type: ignore[arg-type]

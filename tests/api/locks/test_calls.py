@@ -321,6 +321,10 @@ BASES = {
     exceptions.InvalidKeyError: {MutexError, ValueError},
     exceptions.InvalidRowError: {MutexError},
     exceptions.InvalidTicketError: {MutexError, ValueError},
+    exceptions.PayloadMismatchError: {MutexError, ValueError},
+    exceptions.OutcomeUnknownError: {MutexError},
+    exceptions.NotRecordedError: {MutexLostError},
+    exceptions.ResultUnavailableError: {MutexError},
 }
 
 

@@ -6,6 +6,8 @@ import json
 import re
 import sys
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 
@@ -23,9 +25,17 @@ from two_clients import held
 from waits import until
 
 from dev.faultproxy import delay, deny
-from pynamodb_mutex import Mutex, MutexLostError
+from pynamodb_mutex import (
+    Mutex,
+    MutexLostError,
+    NotRecordedError,
+    Once,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import expire, recorded, run_elsewhere, unknown_run
 
 WAITS, HOLDS = 0.5, 2.0
 
@@ -301,6 +311,60 @@ def test_danger_is_counted(scene, clock, kind):
     line = json.loads(stream.getvalue().splitlines()[-1])
     check_format(line, "pynamodb-mutex")
     assert (line["event"], line["Danger"], 8 < line["remaining"] < 10) == ("danger", 1, True)
+
+
+OUTCOMES = {
+    "ran": 1,
+    "repeated": 2,
+    "waited": 1,
+    "failed": 1,
+    "mismatched": 1,
+    "unknown": 1,
+    "not_recorded": 1,
+}
+
+
+def calls_of_every_outcome():
+    """Call works so that each outcome happens, and one twice; the key of a call is its outcome."""
+
+    def call(outcome, result=None, **options):
+        Once.for_key(outcome, **options).call(lambda: result)
+
+    call("ran")
+    for _ in range(2):
+        recorded("repeated", 1)
+        call("repeated")
+    with run_elsewhere("waited"), ThreadPoolExecutor() as pool:
+        before = current_process().read_clock()
+        waiting = pool.submit(call, "waited", poll=(0.05, 0.05))
+        until(lambda: current_process().read_clock() > before + 1)
+        recorded("waited", 1)
+        waiting.result()
+    with pytest.raises(ZeroDivisionError):
+        Once.for_key("failed").call(lambda: 1 / 0)
+    with run_elsewhere("mismatched", payload=1), pytest.raises(PayloadMismatchError):
+        call("mismatched", payload=2)
+    unknown_run("unknown")
+    with pytest.raises(OutcomeUnknownError):
+        call("unknown")
+    with pytest.raises(NotRecordedError):
+        Once.for_key("not_recorded").call(lambda: recorded("not_recorded", 1))
+
+
+@pytest.mark.parametrize("kind", [Prometheus, Telemetry])
+def test_calls_of_once_are_counted_by_outcome(table, kind):
+    receiver, stream = kind(), io.StringIO()
+    with receiver.install(), cloudwatch.install(stream=stream):
+        calls_of_every_outcome()
+        counted = {name: n for name, n in receiver.metrics.items() if name.startswith("once_")}
+    assert counted == {f"once_called/{outcome}": n for outcome, n in OUTCOMES.items()}
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    called = [line for line in lines if line["event"] == "once_called"]
+    for line in called:
+        check_format(line, "pynamodb-mutex")
+        assert (line["key"], line["OnceCalled"]) == (line["outcome"], 1)
+        assert ["table", "outcome"] in line["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
+    assert Counter(line["outcome"] for line in called) == OUTCOMES
 
 
 def test_cloudwatch_writes_to_what_is_standard_output_then(scene, capsys):

@@ -1,0 +1,89 @@
+"""`AsyncOnce`: a `~pynamodb_mutex.Once` for tasks, which runs the same operations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pynamodb_mutex._async_handles import AsyncTransaction, end_holding
+from pynamodb_mutex._decorated import check_function, is_async
+from pynamodb_mutex._handles import note_not_released, refusing
+from pynamodb_mutex._operations.options import made
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_in_task import run
+from pynamodb_mutex.runs import Once, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
+
+R = TypeVar("R")
+
+
+class AsyncRun(Run):
+    """One call of an `AsyncOnce`: see `~pynamodb_mutex.runs.Run`."""
+
+    async def complete(self, value: Any) -> Any:
+        """Record the result: see `~pynamodb_mutex.runs.Run.complete`. If the task is cancelled, it is recorded first."""
+        await run(current_process(), self._completing(value))
+        return self.result
+
+    def transaction(self, *, result: Any) -> AsyncTransaction:  # type: ignore[override]  # for ``async with``
+        """Return a transaction with the record of the result: see `~pynamodb_mutex.runs.Run.transaction`."""
+        return AsyncTransaction(super().transaction(result=result))
+
+
+class AsyncOnce(Once):
+    """A `~pynamodb_mutex.Once` for tasks. Where it is cancelled before its work is done, another run may begin at once."""
+
+    async def call(  # type: ignore[override]  # awaited
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a coroutine function, unless a result counts; return the result: see `~pynamodb_mutex.Once.call`.
+
+        If the task is cancelled once the function has returned, the result is recorded first.
+        """
+        check_function(function)
+        if not is_async(function):
+            raise TypeError("AsyncOnce.call takes a coroutine function")
+        async with self as began:
+            if not began.done:
+                await began.complete(await function(*args, **kwargs))
+        result: R = began.result
+        return result
+
+    async def __aenter__(self) -> AsyncRun:
+        """Begin a run, or find a result: see `call` for what it raises."""
+        began, who = made(AsyncRun, self._terms), caller()
+        await run(
+            current_process(),
+            began._beginning(who, blocks=False),
+            lambda _: began._ending(Exception()),  # not begun: nothing to decide
+        )
+        self._runs.setdefault(who, []).append(began)
+        return began
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the run; without a result another one may begin. An exception of the body is never replaced."""
+        try:
+            await end_holding(self._leave()._ending(error), error)
+        except Exception as failure:
+            if error is None:
+                raise
+            note_not_released(error, failure)
+
+
+# not in the class: see `Lock`
+AsyncOnce.__enter__ = AsyncOnce.__exit__ = refusing("tasks: use 'async with', or a Once")  # type: ignore[method-assign]  # see above

@@ -1,0 +1,127 @@
+"""The decorator ``once``, which makes the key of a `~pynamodb_mutex.Once` from the arguments of each call."""
+
+from __future__ import annotations
+
+import functools
+import string
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pynamodb_mutex._decorated import Key, check_function, is_async
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex.exceptions import InvalidKeyError
+from pynamodb_mutex.runs import Once, OnceItem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import ParamSpec
+
+    from typing_extensions import Unpack
+
+    from pynamodb_mutex.runs import OnceOptions
+
+    P = ParamSpec("P")
+
+R = TypeVar("R")
+
+_functions: dict[tuple[type, str], str] = {}
+"""The function of each template, by model: two that share one would get each other's results."""
+
+
+def once(
+    key: str | Callable[..., str],
+    *,
+    payload: str | Callable[..., Any] | None = None,
+    **options: Unpack[OnceOptions],
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function: each call with the same key gets the result of the first one, which is kept.
+
+    ``@once("charge-{order_id}")`` charges once for each order. Coroutine functions are supported. A call whose function
+    raises an `Exception` records nothing, and the next one does the work.
+
+    Args:
+        key: The key, by the rules of ``str.format``, with the names of the function's parameters, as for `synchronized`; or
+            a function of the call's arguments that returns it.
+        payload: What the work is about, in the same way: a call with the same key and another payload gets
+            PayloadMismatchError. A function may return any JSON value.
+        **options: Those of `Once.for_key <pynamodb_mutex.Once.for_key>`.
+
+    Returns:
+        The decorator. It raises ValueError for a template that is malformed, names an unknown parameter, or is that of another
+        function; and TypeError for a generator function or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``.
+        Calls raise what `Once.call <pynamodb_mutex.Once.call>` raises, and InvalidKeyError if a field of the template
+        is None or empty: "charge-None" would give one customer's result to another.
+
+    Raises:
+        TypeError: For an option of a wrong type.
+        ValueError: For a value that is out of range.
+    """
+    for what, given in (("key", key), ("payload", payload)):
+        if not (isinstance(given, str) or callable(given) or (given is None and what == "payload")):
+            msg = f"once needs a template or a function for its {what}, not {shown(given)}"
+            raise TypeError(msg)
+    Once.for_key("-", **options)  # refuses invalid options now, not at the first call
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        check_function(function)
+        if isinstance(key, str):
+            _register(options.get("model", OnceItem), key, function)
+        key_of: Any = _StrictKey(key, function) if isinstance(key, str) else key
+        about: Any = Key(payload, function) if isinstance(payload, str) else payload
+
+        def made_for(kind: Any, args: Any, kwargs: Any) -> Any:
+            paid = None if about is None else about(*args, **kwargs)
+            return kind.for_key(key_of(*args, **kwargs), payload=paid, **options)
+
+        if is_async(function):
+            from pynamodb_mutex._async_runs import AsyncOnce  # noqa: PLC0415 - loads asyncio
+
+            @functools.wraps(function)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                return await made_for(AsyncOnce, args, kwargs).call(function, *args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return made_for(Once, args, kwargs).call(function, *args, **kwargs)
+
+        wrapped: Any = call
+        return wrapped  # type: ignore[no-any-return]  # of the function's own type
+
+    return decorate
+
+
+def _register(model: type, template: str, function: Callable[..., object]) -> None:
+    """Note whose template it is.
+
+    Raises:
+        ValueError: If it is another function's.
+    """
+    module, own = getattr(function, "__module__", ""), getattr(function, "__qualname__", function)
+    name = f"{module}.{own}"
+    first = _functions.setdefault((model, template), name)
+    if first != name:
+        msg = f"{shown(template)} is the key of {first} already: {name} would get its results"
+        raise ValueError(msg)
+
+
+class _StrictKey(Key):
+    """Makes the key of a call, of which no field may be None or empty."""
+
+    def _formatted(self, template: str, arguments: Mapping[str, Any]) -> str:
+        return _Strict().vformat(template, (), arguments)
+
+
+class _Strict(string.Formatter):
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        found = super().get_field(field_name, args, kwargs)
+        return (self._full(found[0], field_name), found[1])
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        return self._full(super().format_field(value, format_spec), "a field")
+
+    @staticmethod
+    def _full(value: Any, name: str) -> Any:
+        if value is None or value == "":
+            msg = f"{name} of the key is {value!r}: calls that are not about the same would share one result"
+            raise InvalidKeyError(msg)
+        return value

@@ -1,0 +1,643 @@
+"""Once: work that is done one time, and whose result is kept and given to everybody who asks again.
+
+A `Once` is for one key. Whoever calls it first does the work, under a claim that is renewed as a lock is, and records the
+result in the row; whoever calls it later gets that result, by one request. `once` decorates functions in this way, and
+`pynamodb_mutex.aio.AsyncOnce` is for tasks. What is sent, and what an answer means, is decided in
+`pynamodb_mutex._operations.once`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+
+from pynamodb_mutex._decorated import check_function, check_result, is_async
+from pynamodb_mutex._dynamodb.once_rows import OF_RUNS, OnceLayout, OnceRequests
+from pynamodb_mutex._handles import HandleOfOne, note_not_released, timeout_error
+from pynamodb_mutex._operations.once import (
+    Beginning,
+    Record,
+    Result,
+    RunContender,
+    abandon,
+    complete,
+    decide,
+    fail,
+    peek,
+    state_of,
+)
+from pynamodb_mutex._operations.options import Made, check_duration, made
+from pynamodb_mutex._protocol.claim import YEAR_10000
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._runtime.callers import caller, take_last
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.exceptions import (
+    MutexError,
+    NotRecordedError,
+    ResultUnavailableError,
+)
+from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Literal, ParamSpec, TypedDict
+
+    from pynamodb.transactions import TransactWrite
+    from typing_extensions import Self, Unpack
+
+    from pynamodb_mutex._operations.acquire import Acquisition
+    from pynamodb_mutex._operations.contender import Caller
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import HeldClaim
+    from pynamodb_mutex._operations.once import Recording
+    from pynamodb_mutex._operations.options import LockOptions
+    from pynamodb_mutex._protocol.claim import Claim
+    from pynamodb_mutex._runtime.process import Process
+
+    P = ParamSpec("P")
+
+    class OnceOptions(TypedDict, total=False):
+        """The options of `Once.for_key` that `once` has, too."""
+
+        keep: float | timedelta
+        on_abandoned: Literal["run", "raise"]
+        timeout: float | None
+        encode: Callable[[Any], str]
+        decode: Callable[[str], Any]
+        model: type[OnceItem]
+        lease: float
+        auto_renew: bool
+        max_hold: float | None
+        owner: str | None
+        on_lost: Callable[[Any], object] | None
+        poll: tuple[float, float]
+
+
+__all__ = ["Known", "Once", "OnceItem", "Run"]
+
+R = TypeVar("R")
+
+PREFIX = "once#"
+"""What the stored keys begin with: a key of `once` and a lock of the same name are two things, in one table."""
+
+LONGEST_RESULT = 350 * 1024
+"""Most bytes of an encoded result. A row has 400 KB, of which some are the claim's."""
+
+
+LONGEST_REASON = 1000
+"""Most characters of the reason why a result could not be stored."""
+
+
+class OnceItem(LockItem):
+    """The row of one key of `once`, as a PynamoDB model. By default it is in the table of `LockItem`.
+
+    Subclass it as you would `LockItem`. `Once.peek` says what its attributes mean together.
+
+    Attributes:
+        result (str | None): The encoded result; None if there is none, or it could not be stored.
+        done_until (float | None): Until when it counts, in seconds of DynamoDB's time since the epoch.
+        unstored (str | None): Why the result of work that is done could not be stored.
+        payload_hash (str | None): SHA-256 of the payload, in hexadecimal digits.
+        unknown (str | None): Label of a run with ``on_abandoned="raise"`` that has not ended with a result.
+    """
+
+    _rows = (OnceLayout, OnceRequests)
+    _of_runs = OF_RUNS
+
+    result = UnicodeAttribute(null=True)
+    done_until = NumberAttribute(null=True)
+    unstored = UnicodeAttribute(null=True)
+    payload_hash = UnicodeAttribute(null=True)
+    unknown = UnicodeAttribute(null=True)
+
+
+class Known(NamedTuple):
+    """What is known of a key of `~pynamodb_mutex.once`.
+
+    Attributes:
+        state: ``"recorded"``; ``"running"``; ``"unknown"``, if somebody has to decide about the last run; ``"abandoned"``,
+            if that ended without a result, so that the next call does the work; or ``"nothing"``.
+        result: The decoded result; None if there is none.
+        unstored: Why the result of work that is done could not be stored; None if it could.
+        until: Until when the result counts, or the run's claim, in DynamoDB's time (UTC); None for ever, or if there is none.
+        owner: Label of the run that is under way or has ended without a result; None if there is none.
+        fencing_token: Number of the last run; None if there was none.
+    """
+
+    state: Literal["recorded", "running", "unknown", "abandoned", "nothing"]
+    result: Any = None
+    unstored: str | None = None
+    until: datetime | None = None
+    owner: str | None = None
+    fencing_token: int | None = None
+
+
+class Terms(NamedTuple):
+    """What a `Once` asks for, checked.
+
+    Attributes:
+        key: The key, as the caller has given it.
+        options: The options of the claim, on the stored key.
+        keep: Seconds for which a result counts; infinity for ever.
+        payload_hash: Hash of the payload; None for none.
+        is_decided: Whether somebody has to decide about a run that ends without a result.
+        encode: Makes text of a result.
+        decode: Makes a result of text.
+    """
+
+    key: str
+    options: LockOptions
+    keep: float
+    payload_hash: str | None
+    is_decided: bool
+    encode: Callable[[Any], str]
+    decode: Callable[[str], Any]
+
+    def encoded(self, value: Any) -> Result:
+        """Return what is to be recorded for a result.
+
+        Raises:
+            TypeError, ValueError: If it cannot be stored; or what ``encode`` raises.
+        """
+        text = self.encode(value)
+        if not isinstance(text, str):
+            raise TypeError(f"encode must return a str, not {shown(text)}")
+        if len(text.encode()) > LONGEST_RESULT:
+            raise ValueError(f"the result has over {LONGEST_RESULT} bytes, the most that are kept")
+        return Result(text, None, self.keep, self.payload_hash)
+
+    def decoded(self, claim: Claim) -> Any:
+        """Return the result in a row.
+
+        Raises:
+            ResultUnavailableError: If it could not be stored, or cannot be read.
+        """
+        reason, cause = claim.unstored, None
+        if reason is None:
+            try:
+                return self.decode(claim.result or "")
+            except Exception as error:  # noqa: BLE001 - the caller's function
+                reason, cause = f"{type(error).__name__}: {one_line(error)}", error
+        msg = f"{shown(self.key)} is done, but its result is not available: {reason}"
+        raise ResultUnavailableError(msg, reason=reason, key=self.key) from cause
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def hash_of(payload: Any) -> str | None:
+    """Return the hash of a payload; None if there is none.
+
+    Raises:
+        TypeError: If it is not JSON.
+        ValueError: If it contains NaN or infinity.
+    """
+    if payload is None:
+        return None
+    text = json.dumps(payload, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_OF_LOCKS = frozenset({"lease", "timeout", "auto_renew", "max_hold", "owner", "on_lost", "poll"})
+"""The options of a `Mutex` that a `Once` has, too. It is never fair or reentrant, and its row is not deleted."""
+
+
+def _terms(
+    key: str,
+    *,
+    payload: Any = None,
+    keep: float | timedelta = 86400.0,
+    on_abandoned: str = "run",
+    encode: Callable[[Any], str] = _json,
+    decode: Callable[[str], Any] = json.loads,
+    model: type[OnceItem] = OnceItem,
+    **options: Any,
+) -> Terms:
+    for name in options.keys() - _OF_LOCKS:
+        raise TypeError(f"Once.for_key() got an unexpected keyword argument {name!r}")
+    if not (isinstance(model, type) and issubclass(model, OnceItem)):
+        msg = f"model must be OnceItem or a subclass of it, not {model!r}"
+        raise TypeError(msg)
+    if on_abandoned not in ("run", "raise"):
+        msg = f"on_abandoned is 'run' or 'raise', not {shown(on_abandoned)}"
+        raise ValueError(msg)
+    for name, function in (("encode", encode), ("decode", decode)):
+        if not callable(function):
+            raise TypeError(f"{name} must be callable, not {function!r}")
+    stored = PREFIX + key if isinstance(key, str) and key else key  # refused as a mutex would
+    return Terms(
+        key,
+        Mutex.for_key(stored, model=model, **options)._options,
+        check_keep(keep),
+        hash_of(payload),
+        on_abandoned == "raise",
+        encode,
+        decode,
+    )
+
+
+def check_keep(keep: object) -> float:
+    """Return for how many seconds a result counts; infinity for ever.
+
+    Raises:
+        TypeError: If it is not a number, nor a timedelta. Not None either, which could mean ever or never.
+        ValueError: If it is not above 0, or NaN, or over 100 years without being infinite.
+    """
+    value: Any = keep.total_seconds() if isinstance(keep, timedelta) else keep
+    if value == math.inf:
+        return math.inf
+    if check_duration("keep", value) <= 0:
+        msg = f"keep must be above 0 seconds, not {value}; math.inf is for ever"
+        raise ValueError(msg)
+    return float(value)
+
+
+class Run(HandleOfOne):
+    """One call of a `Once`: the run that it has begun, or the result that it has found.
+
+    Its properties ``held``, ``remaining``, ``lost``, ``loss``, ``token``, ``fencing_token``, ``owner`` and ``abandoned_by`` are
+    those of a `~pynamodb_mutex.Mutex`, of the claim under which the work is done.
+    """
+
+    _made_by = "Once.for_key(...)"
+    _makers: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, terms: Terms) -> None:
+        """Use `Once.for_key`, and a ``with`` block."""
+        self._terms = terms
+        self._options = terms.options
+        self._seen: Acquisition | None = None  # the attempt at it, which shows what is waited for
+        self._claim: HeldClaim | None = None
+        self._found: Claim | None = None
+        self._recordings: list[Recording] = []  # attempts, of which one can have recorded
+        self._is_work_done = False
+
+    def _mine(self) -> HeldClaim | None:
+        return self._claim
+
+    @property
+    def key(self) -> str:
+        """The key, without the prefix that its row has."""
+        return self._terms.key
+
+    @property
+    def _done(self) -> Claim | None:
+        recorded = (each.recorded for each in self._recordings if each.recorded is not None)
+        return next(recorded, self._found)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result: one that was found, or this run's, which is recorded. Sends no request."""
+        return self._done is not None
+
+    @property
+    def result(self) -> Any:
+        """The recorded result, decoded anew at each access.
+
+        Raises:
+            MutexError: If there is none, because this run has not recorded one.
+            ResultUnavailableError: If the work is done, but its result could not be stored, or cannot be decoded.
+        """
+        done = self._done
+        if done is None:
+            msg = f"{shown(self.key)} has no result yet: do the work, and call complete()"
+            raise MutexError(msg, key=self.key)
+        return self._terms.decoded(done)
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    def _beginning(
+        self, who: Caller, *, blocks: bool, process: Process | None = None
+    ) -> Operation[None]:
+        """Begin a run, or find a result; as this process does, unless a test is another one."""
+        process, terms = process or current_process(), self._terms
+        store, options = process.store(terms.options.model), terms.options
+        contender = RunContender(process, store, options, who, lock=self, blocks=blocks)
+        contender.key = terms.key
+        attempt = self._seen = Beginning(
+            contender,
+            options.patience(True, None),
+            terms.payload_hash,
+            is_decided=terms.is_decided,
+        )
+        claim = yield from attempt.begin_run(self._note)
+        self._found = attempt.found
+        if claim is None and self._found is None:
+            raise timeout_error("another run of {} did not end", terms.key, options, attempt.holder)
+
+    def _note(self, claim: HeldClaim) -> None:
+        self._claim = claim
+
+    def _completing(self, value: Any) -> Operation[None]:
+        """Record a result; of the work, which is done, whatever becomes of this."""
+        claim, terms = self._undone("complete"), self._terms
+        try:
+            result = terms.encoded(value)
+        except Exception as error:  # noqa: BLE001 - the caller's function
+            # An error alone would let the next caller do the work again, and the one after it; so would a row that is too
+            # large for DynamoDB.
+            reason = f"{type(error).__name__}: {one_line(error)}"[:LONGEST_REASON]
+            result = Result(None, reason, terms.keep, terms.payload_hash)
+        return self._recorded(Record(claim, result), value)
+
+    def _undone(self, what: str) -> HeldClaim:
+        """Return the claim of a run that has no result yet; ``what`` names the call."""
+        if self._claim is None or self.done:
+            raise MutexError(f"{what}: {shown(self.key)} has a result already", key=self.key)
+        return self._claim
+
+    def _recorded(self, record: Record, value: Any) -> Operation[None]:
+        self._recordings.append(record.guard)
+        self._is_work_done = True
+        try:
+            yield from complete(record)
+        except NotRecordedError as error:
+            error.value = value
+            raise
+        done: Any = self._done
+        if done.unstored is not None:
+            msg = f"{shown(self.key)} is done, but its result could not be stored: {done.unstored}"
+            raise ResultUnavailableError(msg, reason=done.unstored, value=value, key=self.key)
+
+    def _ending(self, error: BaseException | None) -> Operation[None]:
+        """End the call: without a result, another run may begin."""
+        claim = self._claim
+        if claim is None or self.done:
+            return
+        if self._is_work_done or not (
+            error is None or isinstance(error, Exception) or not self._terms.is_decided
+        ):
+            # A release could overtake the record, of which no answer came. Or somebody has to decide: what the mark in the
+            # row says stays, and everybody learns of it when the claim has ended.
+            abandon(claim, error or NotRecordedError("complete: the result was not recorded"))
+            return
+        yield from fail(claim)
+        if error is None:
+            msg = f"the block of {shown(self.key)} ended without complete(): nothing is recorded"
+            raise MutexError(msg, key=self.key)
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    def complete(self, value: Any) -> Any:
+        """Record the result of the work, which gives up the claim; return it as everybody else will get it.
+
+        It is recorded if no other run has begun since, even if the lease has ended meanwhile.
+
+        Args:
+            value: The result.
+
+        Returns:
+            The recorded result as it is decoded; with JSON a tuple has become a list.
+
+        Raises:
+            NotRecordedError: If the run has lost the key, or DynamoDB cannot be reached: ``value`` is the value, and
+                ``applied`` says whether that is certain.
+            ResultUnavailableError: If the value could not be stored. That the work is done is recorded, with the reason.
+            MutexError: If there was a result before this call.
+            MutexNotHeldError: If the run has ended.
+        """
+        run(current_process(), self._completing(value))
+        return self.result
+
+    def transaction(self, *, result: Any) -> TransactWrite:
+        """Return a PynamoDB TransactWrite whose writes are made together with the record of the result: all, or nothing.
+
+        That is exactly once, for effects in DynamoDB. The record is one of its 100 items. If leaving its block raises,
+        nothing was written, unless the error says that this is unknown.
+
+        Args:
+            result: The result to record.
+
+        Raises:
+            TypeError: If the result cannot be stored; ValueError likewise.
+            MutexLostError: If the run has lost the key.
+            MutexError: If there was a result before this call.
+        """
+        from pynamodb_mutex import _transactions  # noqa: PLC0415 - seldom needed, slow to load
+
+        record = Record(self._undone("transaction"), self._terms.encoded(result))
+        self._recordings.append(record.guard)
+        return _transactions.RecordingTransactWrite(record)
+
+
+class Once(Made):
+    """Work of one key that is done one time: its result is kept, and given to everybody who calls again.
+
+    Not guaranteed: that the function runs at most once. A process may die between the effect and its record; with
+    ``on_abandoned="raise"`` somebody then has to decide, and `Run.transaction <pynamodb_mutex.runs.Run.transaction>` makes both or
+    neither. Nor that a result is gone when ``keep`` has passed: it may count for about two seconds more.
+    """
+
+    _made_by = "{}.for_key(...)"
+    _makers = frozenset({"for_key"})
+
+    def __init__(self, terms: Terms) -> None:
+        """Use `for_key`."""
+        self._terms = terms
+        self._runs: dict[Caller, list[Run]] = {}
+
+    @classmethod
+    def for_key(cls, key: str, *, payload: Any = None, **options: Unpack[OnceOptions]) -> Self:
+        """Return the once of a key. Sends no request.
+
+        Args:
+            key: 1 to 2043 bytes of UTF-8.
+            payload: What the work is about, any JSON value; its SHA-256 is stored. A call with another payload gets
+                PayloadMismatchError, unless one of both has none.
+            **options: See below.
+
+        Keyword Args:
+            keep: For how long a result counts: seconds of DynamoDB's time, or a timedelta; a day by default, ``math.inf`` for
+                ever.
+            on_abandoned: What the next call does after a run that died: ``"run"``, the default, does the work again;
+                ``"raise"`` raises OutcomeUnknownError until somebody decides by `forget` or `record`.
+            timeout: Seconds to wait for another run; 0 to try once, -1, the default, or None to wait for ever.
+            encode: Makes text of a result; JSON by default.
+            decode: Makes a result of that text.
+            model: The model of the rows.
+            lease: As for `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`; so are auto_renew, max_hold, owner, on_lost (which is
+                called with the `~pynamodb_mutex.runs.Run`) and poll.
+
+        Raises:
+            InvalidKeyError: For a key that DynamoDB would not accept.
+            TypeError: For an option of a wrong type, or a payload that is not JSON.
+            ValueError: For a value that is out of range.
+        """
+        cls._called("for_key", ())
+        return made(cls, _terms(key, payload=payload, **options))
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return self._terms.key
+
+    def __repr__(self) -> str:
+        """Describe the key and its table, without a request."""
+        table = self._terms.options.model.Meta.table_name
+        return f"<{type(self).__name__} {shown(self.key)} in {table}>"
+
+    def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function, unless a result counts; return the result.
+
+        Args:
+            function: The function; what it returns is recorded, and if it raises an `Exception`, another call may do the work
+                at once.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The recorded result as it is decoded; the first caller gets what all others get.
+
+        Raises:
+            MutexTimeoutError: If another run did not end in time.
+            MutexAlreadyHeldError: Within a run of this key.
+            PayloadMismatchError: If the run or the result is one of another payload.
+            OutcomeUnknownError: With ``on_abandoned="raise"``, after a run that died.
+            NotRecordedError: If the function has returned, and its result was or may be not recorded.
+            ResultUnavailableError: If the work is done, but its result could not be stored, or cannot be decoded.
+            TypeError: For a coroutine or generator function.
+            pynamodb.exceptions.PynamoDBException: As `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
+        """
+        check_function(function)
+        if is_async(function):
+            raise TypeError("an async function needs an AsyncOnce, or the decorator once")
+        with self as began:
+            if not began.done:
+                began.complete(check_result(function(*args, **kwargs)))
+        result: R = began.result
+        return result
+
+    def __enter__(self) -> Run:
+        """Begin a run, or find a result: see `call` for what it raises."""
+        began, who = made(Run, self._terms), caller()
+        run(current_process(), began._beginning(who, blocks=True))
+        self._runs.setdefault(who, []).append(began)
+        return began
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the run; without a result another one may begin. An exception of the body is never replaced.
+
+        Raises:
+            MutexError: If the body did not raise, and did not call `~pynamodb_mutex.runs.Run.complete`.
+        """
+        try:
+            run(current_process(), self._leave()._ending(error), may_be_deferred=True)
+        except Exception as failure:
+            if error is None:
+                raise
+            note_not_released(error, failure)
+
+    def _leave(self) -> Any:
+        """Return the run of the block that is left."""
+        # one thread or task may enter, and another leave
+        me = caller(labelled=False)
+        return take_last(self._runs, me if me in self._runs else next(iter(self._runs)))
+
+    # -- by people ----------------------------------------------------------------------------------
+
+    @classmethod
+    def peek(
+        cls,
+        key: str,
+        *,
+        model: type[OnceItem] = OnceItem,
+        decode: Callable[[str], Any] = json.loads,
+    ) -> Known:
+        """Return what is known of a key, by one consistent read.
+
+        Raises:
+            InvalidKeyError: For a key that no row can have.
+            ResultUnavailableError: If the stored result cannot be decoded.
+            InvalidRowError: If the row is not one of `once`.
+            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
+        """
+        process, terms = current_process(), _terms(key, model=model, decode=decode)
+        store = process.store(model)
+        answer = run(process, peek(process, store, terms.options.row))
+        claim, received = answer.claim, answer.received
+        number = claim.version if claim.token else None
+        state = state_of(claim, received, store.bounds)
+        if state == "recorded":
+            result = None if claim.unstored else terms.decoded(claim)
+            return Known(state, result, claim.unstored, _date(claim.done_until), None, number)
+        until = _date(claim.expires_at) if state == "running" else None
+        owner = claim.unknown if state == "unknown" else claim.owner
+        return Known(state, until=until, owner=owner, fencing_token=number)
+
+    @classmethod
+    def forget(cls, key: str, *, force: bool = False, model: type[OnceItem] = OnceItem) -> bool:
+        """Forget the result of a key, or the run that died: the next call does the work again.
+
+        Args:
+            key: The key.
+            force: Forget a run that is under way, too. It records nothing then, but does not learn of it before.
+            model: The model of the row.
+
+        Returns:
+            Whether it was forgotten. False if nothing was known, or something else was recorded or begun meanwhile.
+
+        Raises:
+            MutexError: If a run is under way, without ``force``.
+            InvalidKeyError: For a key that no row can have.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB refuses a request or cannot be reached.
+        """
+        return cls._decide(_terms(key, model=model), None, forces=force)
+
+    @classmethod
+    def record(
+        cls,
+        key: str,
+        result: Any,
+        *,
+        keep: float | timedelta = 86400.0,
+        encode: Callable[[Any], str] = _json,
+        model: type[OnceItem] = OnceItem,
+    ) -> bool:
+        """Record the result of work that was done elsewhere, or by a run that died.
+
+        Args:
+            key: The key.
+            result: The result.
+            keep: For how long it counts, as for `for_key`.
+            encode: Makes text of it; JSON by default.
+            model: The model of the row.
+
+        Returns:
+            Whether it was recorded. False if something else was recorded or begun meanwhile.
+
+        Raises:
+            MutexError: If a run is under way, or a result counts.
+            TypeError: If the result cannot be stored; ValueError likewise.
+            InvalidKeyError: For a key that no row can have.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB refuses a request or cannot be reached.
+        """
+        terms = _terms(key, model=model, keep=keep, encode=encode)
+        return cls._decide(terms, terms.encoded(result), forces=False)
+
+    @staticmethod
+    def _decide(terms: Terms, result: Result | None, *, forces: bool) -> bool:
+        process, options = current_process(), terms.options
+        store = process.store(options.model)
+        row, key = options.row, terms.key
+        answer = run(process, peek(process, store, row))
+        return run(process, decide(process, store, row, key, result, answer=answer, forces=forces))
+
+
+def _date(server_time: float | None) -> datetime | None:
+    if server_time is None or not 0 <= server_time < YEAR_10000 - 366 * 86400:
+        return None  # for ever, or not made by this library
+    return datetime.fromtimestamp(server_time, tz=timezone.utc)

@@ -9,6 +9,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._operations.options import Hints
 from pynamodb_mutex._runtime.release_all import release_all
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex.runs import Once, OnceItem
 
 __all__ = [
+    "Hints",
     "InvalidKeyError",
     "InvalidRowError",
     "InvalidTicketError",

@@ -7,6 +7,7 @@ locks share are in `_handles`. `pynamodb_mutex.groups` exports the locks on seve
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
     FOREVER,
     LockOptions,
+    check_hints,
     check_lease,
     check_several,
     made,
@@ -52,13 +54,25 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim
-    from pynamodb_mutex._operations.options import CommonOptions
+    from pynamodb_mutex._operations.options import CommonOptions, Hints
 
     class Options(CommonOptions, total=False):
         """The options of `Mutex.for_key`, except the lock table."""
 
         on_lost: Callable[[Mutex], object] | None
         on_danger: Callable[[Mutex], object] | None
+
+
+def _hints() -> bool:
+    """Return whether the environment asks for hints.
+
+    Raises:
+        ValueError: If it does not say that clearly.
+    """
+    value = os.environ.get("PYNAMODB_MUTEX_HINTS", "")
+    if value not in {"", "0", "1"}:
+        raise ValueError(f"PYNAMODB_MUTEX_HINTS is 1 or 0, not {shown(value)}")
+    return value == "1"
 
 
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
@@ -135,6 +149,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         danger: float | None = None,
         attributes: Mapping[str, Any] | None = None,
         must_exist: bool = False,
+        hints: bool | Hints | None = None,
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
@@ -171,6 +186,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 in place of the defaults. Like ``data``, what is not given stays as it is stored, also by another holder.
             must_exist: Acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist. Earlier
                 use leaves a row for the model's ``retention``, and `LockItem.open <pynamodb_mutex.LockItem.open>` creates one.
+            hints: With ``fair``: be called by a datagram when it is this waiter's turn, and call others at the release. It
+                opens a UDP port while it waits. `Hints` gives the address, where that of the connection to DynamoDB will not
+                do. None for what the environment's PYNAMODB_MUTEX_HINTS says: "1" for True, "0" for False, the default. Not
+                guaranteed: that a hint arrives. Without one a waiter polls.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
@@ -206,6 +225,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             attributes=None if attributes is None else dict(attributes),
             must_exist=must_exist,
             range_key=range_key,
+            hints=check_hints(_hints() if fair and hints is None else hints, fair=fair),
         )
         checked.check()
         return made(cls, checked)

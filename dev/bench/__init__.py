@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 FLOOR = "bare boto3"
 OURS = "pynamodb-mutex"
 FAIR = f"{OURS}, fair"
+HINTED = f"{OURS}, fair, hints"
 PYTHON_CLIENT = "python-dynamodb-lock"
 BLOCK_LOCK = "dynamodblock"
 DYNDB_MUTEX = "dyndbmutex"

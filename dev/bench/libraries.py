@@ -17,6 +17,7 @@ from dev.bench import (
     DYNDB_MUTEX,
     FAIR,
     FLOOR,
+    HINTED,
     OURS,
     PEERS,
     PYTHON_CLIENT,
@@ -63,6 +64,14 @@ class OursFair(Ours):
         # The parts of the default label, but the process id first: the end of a long label is cut off.
         owner = f"{os.getpid()}@{socket.gethostname()}:MainThread"
         self._options |= {"fair": True, "owner": owner}
+
+
+class OursHinted(OursFair):
+    """This library with ``fair=True`` and ``hints=True``."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        super().__init__(lease)
+        self._options["hints"] = True
 
 
 class PythonClient(Library):
@@ -147,6 +156,7 @@ _LIBRARIES: dict[str, type[Library]] = {
     FLOOR: Floor,
     OURS: Ours,
     FAIR: OursFair,
+    HINTED: OursHinted,
     PYTHON_CLIENT: PythonClient,
     BLOCK_LOCK: BlockLock,
     DYNDB_MUTEX: DyndbMutex,

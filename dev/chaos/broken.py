@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -31,9 +32,11 @@ from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
 from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.held import Held, HeldClaim
+from pynamodb_mutex._operations.hints import Called, call_first
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.once import Beginning, Recording, Result, RunContender, complete
 from pynamodb_mutex._operations.release import Ending
+from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol import waiting_line
@@ -552,6 +555,75 @@ def no_own_watch() -> Patches:
     ]
 
 
+# -- hints -----------------------------------------------------------------------------------------
+
+
+def _hinted_takes(change: Callable[[Request], Request]) -> Patches:
+    """Return the patches by which the writes that follow a hint at once are changed."""
+    follow, request = Called.follow, FairAcquisition._request
+    takes: dict[Called | None, bool] = {}
+
+    def followed(self: Called) -> str | None:
+        how = follow(self)
+        takes[self] = how == "take"
+        return how
+
+    def made(self: FairAcquisition, *args: Any) -> Request:
+        sent = request(self, *args)
+        return change(sent) if takes.get(self._called) else sent
+
+    return [
+        patch.object(Called, "follow", followed),
+        patch.object(FairAcquisition, "_request", made),
+    ]
+
+
+def hinted_take_whatever() -> Patches:
+    """A waiter that is called takes the lock without the conditions that it stands first and nobody holds it."""
+
+    def whatever(request: Request) -> Request:
+        names = request.kwargs["ExpressionAttributeNames"]
+        token = next(name for name, stands_for in names.items() if stands_for.endswith("token"))
+        condition = request.kwargs["ConditionExpression"]
+        request.kwargs["ConditionExpression"] = f"({condition}) OR attribute_exists ({token})"
+        return request
+
+    return _hinted_takes(whatever)
+
+
+def hint_is_a_release() -> Patches:
+    """A waiter that is called counts the lock as its own, whatever the answer to its take says."""
+
+    class Believed(Request):
+        def send(self) -> Answer | Failure:
+            reply, token = super().send(), _acquiring_token(self)
+            if isinstance(reply, Failure) or reply.applied or token is None:
+                return reply
+            return Answer({}, claim=Claim(token, 1, 253370764800.0, 30.0))
+
+    return _hinted_takes(lambda made: Believed(made.store, made.operation, made.kwargs))
+
+
+def slow_polls_unearned() -> Patches:
+    """A waiter that can be called polls rarely from the start, whether or not a hint has ever reached it."""
+    always = property(lambda _: True, lambda *_: None)
+    return [patch.object(Shared, "was_called", always, create=True)]
+
+
+def hint_before_the_release() -> Patches:
+    """The first in line is called before the release is sent, not when it is applied."""
+
+    def early(self: Ending) -> Any:
+        claim = self.claim
+        if claim.options.hints is not None:
+            read = partial(claim.store.read, claim.options.row, consistent=True)
+            answer = yield from retrying(claim.shared, read, self.until)
+            call_first(claim.shared, answer.claim.waiting)
+        yield from self.send(self.request)
+
+    return [patch.object(Ending, "release", early)]
+
+
 # -- once --------------------------------------------------------------------------------------------
 
 
@@ -875,6 +947,14 @@ OF_ONCE: tuple[Callable[[], Patches], ...] = (
 )
 """Variants that undo a rule of `once`, which the trial does not call."""
 
+OF_HINTS: tuple[Callable[[], Patches], ...] = (
+    hinted_take_whatever,
+    hint_is_a_release,
+    slow_polls_unearned,
+    hint_before_the_release,
+)
+"""Variants that undo a rule of hints, which the trial does not send."""
+
 BROKEN: dict[str, Callable[[], Patches]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -918,6 +998,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         place_kept,
         leave_trusts_a_read,
         no_own_watch,
+        *OF_HINTS,
         *OF_ONCE,
     )
 }

@@ -21,7 +21,7 @@ from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
 from pynamodb_mutex._operations.states import State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, YEAR_10000, Loss
-from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP
+from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, address_of, id_of
 from pynamodb_mutex._runtime.callers import caller
 
 if TYPE_CHECKING:
@@ -60,6 +60,20 @@ the times that it writes into the row are out of date by then."""
 IDLE_FIRST = 3.0
 """Longest time in seconds for which a lock is free while a living waiter stands first. The waiter may not know yet that
 it stands first, and polls within 2 s. That read may be out of date, and is repeated then."""
+
+IDLE_NEVER_CALLED = 1.3
+"""Longest time in seconds for which a lock is free while a living waiter has stood first for long, as long as no hint has
+reached its process: it polls every 0.2 s. What that shows may be a second old."""
+
+LONG_FIRST = 4.0
+"""Seconds after which a waiter knows that it stands first."""
+
+CALLED_WITHIN = 0.1
+"""Longest time in seconds from a release until the waiter that it calls takes the lock: for an answer, a datagram and a
+request, which take milliseconds each."""
+
+CALLED_BEFORE = 0.5
+"""Seconds after a call in which a waiter need not follow another one at once."""
 
 GRAIN = 1.5
 """Longest time in seconds from the end of a claim until waiters know that it has passed. They know server time to a
@@ -136,6 +150,14 @@ class Judge(Observer):
         self._free_since: dict[Place, float] = {}
         # entries that stood first when somebody from outside the line took the lock
         self._overtaken: set[tuple[Place, str]] = set()
+        # since when the same entry has stood first
+        self._first_since: dict[Place, float] = {}
+        # releases that call the first in line: when, and by which process
+        self._calls: dict[Place, tuple[float, Process]] = {}
+        # processes that a hint has reached; when the last one to each waiter came, and those of which any went astray
+        self._reached: set[Process] = set()
+        self._hinted: dict[str, float] = {}
+        self._astray: set[str] = set()
         self.detached: set[str] = set()
         self.acquisitions = 0
         self.writes: dict[str, int] = {}
@@ -278,21 +300,24 @@ class Judge(Observer):
         if entry in self._doubtful:
             return False
         process = self._waiters[entry]
+        # failures before it joined did not delay it
+        since = max(self._world.now - LATE_FOR, self._joined[entry])
+        failed = [time for time in self._failures.get(process, []) if time > since]
+        return self._runs(process) and len(failed) <= failures
+
+    def _runs(self, process: Process) -> bool:
+        """Return whether a process lives, and nothing but failed requests has delayed it lately."""
         since = self._world.now - LATE_FOR
         is_disturbed = (
             max(self._interrupted.get(process, since), self._disturbed.get(process, since)) > since
         )
-        # failures before it joined did not delay it
-        since = max(since, self._joined[entry])
-        failed = [time for time in self._failures.get(process, []) if time > since]
-        is_running = process.lives and process._paused is None
-        return is_running and not is_disturbed and len(failed) <= failures
+        return process.lives and process._paused is None and not is_disturbed
 
     def _check_line(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
     ) -> None:
         """Check the line in a row after a change: waiters arrive in the order in which DynamoDB applied their joins."""
-        before, after = _line_of(old), _line_of(new)
+        before, after = line_of(old), line_of(new)
         exchange = self._world.network.applying
         assert exchange is not None
         if len(set(after)) < len(after):
@@ -314,7 +339,55 @@ class Judge(Observer):
             self._check_turn(process, place, before, after)
         elif is_acquired and before:
             self._overtaken.add((place, before[0]))
+        self._check_call(process, place, old, new, is_acquired=is_acquired)
         self._note_times(place, old, new, late=late, is_acquired=is_acquired)
+
+    def _check_call(
+        self,
+        process: Process,
+        place: Place,
+        old: dict[str, Any],
+        new: dict[str, Any],
+        *,
+        is_acquired: bool,
+    ) -> None:
+        """Check that a waiter that a release has called takes the lock at once, and that one that was never called polls."""
+        before, after, now = line_of(old), line_of(new), self._world.now
+        exchange = self._world.network.applying
+        assert exchange is not None
+        if "expires_at" in old and "expires_at" not in new and after:
+            # whoever sends hints wants to see whom to call
+            announces = exchange.kwargs.get("ReturnValues") == "ALL_NEW" and exchange.fault is None
+            hinted = self._hinted.get(id_of(after[0]), -math.inf)
+            # one that has come since it was sent may be its own, sent too early
+            is_first = not -CALLED_BEFORE < hinted - exchange.sent < 0
+            if announces and address_of(after[0]) and is_first:
+                self._calls[place] = (now, process)
+        elif is_acquired and before and [e for e in before if e not in after] == before[:1]:
+            first, since = before[0], self._free_since.get(place, math.inf)
+            if self._is_punctual(first, failures=0) and not process.refuses_threads:
+                when, by = self._calls.get(place, (now, process))
+                is_called = id_of(first) not in self._astray and self._runs(by)
+                if is_called and now - when > CALLED_WITHIN:
+                    self.fail(f"order: {first} was called for {place} {now - when:.1f} s ago")
+                has_stood = since - self._first_since.get(place, math.inf) > LONG_FIRST
+                polls = has_stood and process not in self._reached
+                if polls and now - since > IDLE_NEVER_CALLED:
+                    self.fail(f"order: {place} was free for {now - since:.1f} s, and not polled")
+        if is_acquired or before[:1] != after[:1]:
+            self._calls.pop(place, None)
+        if before[:1] != after[:1]:
+            self._first_since[place] = now
+
+    def went_astray(self, hint: bytes) -> None:
+        """Note that a hint meets a fault, or is forged: its waiter need not follow those that come later at once."""
+        self._astray.add(id_of(hint.decode(errors="replace")))
+
+    def reached(self, process: Process, hint: bytes) -> None:
+        """Note that a hint has reached a process: it may poll rarely from now on."""
+        self._reached.add(process)
+        if len(hint) == len(id_of(hint.decode(errors="replace"))):
+            self._hinted[hint.decode(errors="replace")] = self._world.now
 
     def _note_times(
         self,
@@ -334,7 +407,7 @@ class Judge(Observer):
             late: Seconds from the sending of the write to its application.
             is_acquired: Whether the write acquired the lock.
         """
-        before, after = _line_of(old), _line_of(new)
+        before, after = line_of(old), line_of(new)
         is_ended = "expires_at" in old and "expires_at" not in new
         first_left = bool(before) and before[:1] != after[:1]
         # These writes date the row: since when the lock is free, or until when it is held. They take the time from when
@@ -411,7 +484,7 @@ class Judge(Observer):
 
     def check_left(self, place: Place) -> None:
         """Check, at the end of a schedule, that no process that lives and met no fault has left an entry in line."""
-        for entry in _line_of(self.row(place[0], place[1][0])):
+        for entry in line_of(self.row(place[0], place[1][0])):
             waiter = self._waiters[entry]
             if waiter.lives and waiter not in self._failures:
                 self.fail(f"order: {waiter.name} left {entry} in line for {place}")
@@ -689,7 +762,8 @@ class Judge(Observer):
         return answered is not None
 
 
-def _line_of(row: dict[str, Any]) -> list[str]:
+def line_of(row: dict[str, Any]) -> list[str]:
+    """Return the entries of the waiters in a row, first come first."""
     return [entry["S"] for entry in row.get("waiting", {"L": []})["L"]]
 
 

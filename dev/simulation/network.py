@@ -26,6 +26,7 @@ from botocore.exceptions import (
 )
 from botocore.hooks import HierarchicalEmitter
 
+from dev.simulation.datagrams import Datagrams
 from dev.simulation.table import Refusal
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ class Network:
         requests: Number of requests that were sent.
         log: The requests, in the order in which they were sent.
         applying: The request that DynamoDB evaluates now; None if it evaluates none.
+        datagrams: What carries the hints of processes to each other.
         proxies: Objects that carry the requests of an endpoint instead, by its URL.
         latency: Mean time in seconds of a request on its way, and of an answer.
         late_reads: Share of eventually consistent reads that may miss the latest writes.
@@ -206,6 +208,7 @@ class Network:
         self.requests = 0
         self.log: list[Exchange] = []
         self.applying: Exchange | None = None
+        self.datagrams = Datagrams(world)
         self._written: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def exchange(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +239,7 @@ class Network:
     def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one branch for each kind of fault
         world, rng = self._world, self._world.rng
         fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
-        there, back = self._takes(), self._takes()
+        there, back = self.takes(rng), self.takes(rng)
         if exchange.thread.process in self.partitioned:
             fault = exchange.fault = Fault("lost_request")
         # The waker is made now, not when the answer arrives: the thread may be interrupted meanwhile and wait for the
@@ -281,11 +284,11 @@ class Network:
             # "undated" and "partial" change the answer: see `_apply_and_answer` and `_apply`
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
 
-    def _takes(self) -> float:
-        """Return a random time in seconds for which a request or an answer is under way."""
+    def takes(self, rng: random.Random) -> float:
+        """Return a random time in seconds for which a request, an answer or a datagram is under way."""
         if not self.latency:
             return 0.0
-        return min(self._world.rng.expovariate(1 / self.latency), 2.0) + 0.001
+        return min(rng.expovariate(1 / self.latency), 2.0) + 0.001
 
     def _apply(self, exchange: Exchange) -> Outcome:
         """Evaluate a request; return a function that returns DynamoDB's answer, or raises its refusal."""

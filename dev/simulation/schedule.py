@@ -24,7 +24,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from dev.simulation.judge import Judge, Watched
+from dev.simulation.judge import Judge, Watched, line_of
 from dev.simulation.network import Faults, Network
 from dev.simulation.once import ONCE_WAYS, PREFIX, Effect, OnceCalls, Receipt
 from dev.simulation.once_judge import OnceJudge
@@ -44,6 +44,8 @@ from pynamodb_mutex import (
     signals,
 )
 from pynamodb_mutex._dynamodb.store import SHORTEST_RETENTION
+from pynamodb_mutex._operations.hints import NEXT
+from pynamodb_mutex._protocol.waiting_line import address_of, id_of
 from pynamodb_mutex.aio import AsyncMutex
 
 if TYPE_CHECKING:
@@ -138,6 +140,8 @@ class Size(NamedTuple):
         faults: Share of requests that meets each kind of fault.
         strikes: Number of faults of processes and rows, such as crashes and deletions.
         seconds: Seconds during which there are faults.
+        hints: Share of the processes whose fair waiters are called by hints; the others are as of an older version.
+        astray: Share of the hints that meet a fault. If there are any, hints are forged, too.
     """
 
     processes: int
@@ -149,6 +153,8 @@ class Size(NamedTuple):
     faults: dict[str, float]
     strikes: int
     seconds: float
+    hints: float = 0.0
+    astray: float = 0.0
 
     @property
     def is_of_once(self) -> bool:
@@ -171,6 +177,9 @@ class Size(NamedTuple):
             faults=Faults.at_random(rng).shares,
             strikes=rng.randrange(1, 6) if rng.random() < 0.7 else 0,
             seconds=rng.choice((20.0, 60.0, 200.0)),
+            # last: all else is then as it was for a seed before there were hints
+            hints=rng.choice((0.0, 0.0, 0.5, 1.0)),
+            astray=rng.choice((0.0, 0.1, 0.5)),
         )
 
     def smaller(self) -> Iterator[Size]:
@@ -188,6 +197,10 @@ class Size(NamedTuple):
             yield self._replace(ways=tuple(each for each in self.ways if each != way))
         if self.seconds > 20:
             yield self._replace(seconds=20.0)
+        if self.hints:
+            yield self._replace(hints=0.0, astray=0.0)
+        if self.astray:
+            yield self._replace(astray=0.0)
 
 
 def create_tables(tables: Tables) -> None:
@@ -270,10 +283,14 @@ class Schedule:
             world.after(rng.random() * size.seconds, self._strike)
         if self.size.is_of_once:
             world.after(0.0, self._expire_all)
+        world.network.datagrams.astray = size.astray
+        if size.hints and size.astray:
+            world.after(0.0, partial(self._forge, random.Random(f"{world.seed} forger")))
         world.run(size.seconds)
         # From here on nothing goes wrong any more, so whoever does not finish would never finish. Outages end by
         # themselves; requests that are late still arrive.
         world.network.faults = Faults()
+        world.network.datagrams.astray = 0.0
         world.network.partitioned.clear()
         for process in world.processes:
             self._allow_threads(process)
@@ -368,6 +385,26 @@ class Schedule:
         self.world.tables.apply("DeleteItem", {"TableName": table, "Key": {"key": {"S": key}}})
         self.judge.by_hand = False
 
+    def has_hints(self, process: Process) -> bool:
+        """Return whether a process is of a version that has hints, and uses them."""
+        # a generator of its own for each: nothing else changes with it
+        chance = random.Random(f"{self.world.seed} hints {process.name}")
+        return chance.random() < self.size.hints
+
+    def _forge(self, rng: random.Random) -> None:
+        """Send hints to somebody who stands in line, as whoever can read the rows may do."""
+        rows = (self.judge.row(self._model.Meta.table_name, key) for key in self._keys)
+        entries = [entry for row in rows for entry in line_of(row) if address_of(entry)]
+        if entries:
+            entry, other = rng.choice(entries), rng.choice(entries)
+            text = rng.choice((id_of(entry), id_of(entry) + NEXT, id_of(other), "\xff", ""))
+            for _ in range(rng.choice((1, 1, 20))):
+                self.world.network.datagrams.send(
+                    text.encode("latin-1"), address_of(entry) or ("", 0), is_forged=True
+                )
+        if self.world.now < self.size.seconds:
+            self.world.after(rng.random() * 2, partial(self._forge, rng))
+
     def _cut_off(self, process: Process) -> None:
         cut_off = self.world.network.partitioned
         cut_off.add(process)
@@ -444,6 +481,7 @@ class Client(OnceCalls):
         self._world = schedule.world
         self._rng = schedule._rng
         self._kept: list[Mutex] = []
+        self._has_hints = schedule.has_hints(process)
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -484,7 +522,8 @@ class Client(OnceCalls):
                 options = self._options()
                 options.pop("on_lost", None)
                 options.pop("on_danger", None)
-                options["fair"] = "lock_fair" in self._schedule.size.ways
+                options["fair"] = fair = "lock_fair" in self._schedule.size.ways
+                options["hints"] = fair and self._has_hints
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 if not await mutex.acquire():
                     continue
@@ -560,7 +599,9 @@ class Client(OnceCalls):
         """Lock one key, or all at once, for a time that is longer than the work as a rule."""
         options = {**self._options(), "hold_at_least": self._rng.choice((1.0, 5.0, 20.0))}
         options["fair"] = fair = self._rng.random() < 0.3
+        options["hints"] = fair and self._has_hints
         if not fair and self._rng.random() < 0.2:
+            del options["hints"]
             with Mutex.for_keys(self._schedule._keys, model=Lock, **options):
                 self._pause()
             return
@@ -584,7 +625,8 @@ class Client(OnceCalls):
     def lock_by_force(self) -> None:
         """Lock one key or row, and break the claim of whoever holds it."""
         options = {**self._options(), "fair": self._rng.random() < 0.3}
-        mutex = Mutex.for_key(self._key(), model=Lock, **options)
+        hints = options["fair"] and self._has_hints
+        mutex = Mutex.for_key(self._key(), model=Lock, hints=hints, **options)
         if self._rng.random() < 0.3:
             del options["fair"]
             mutex = self._rng.choice((Account, Ledger)).locked(self._row(), **options)
@@ -608,7 +650,8 @@ class Client(OnceCalls):
             return
         is_deleted = kind == "deleted"
         key = "deleted" if is_deleted else self._key()
-        with Mutex.for_key(key, model=Lock, delete_on_release=is_deleted, **options) as mutex:
+        options |= {"delete_on_release": is_deleted, "hints": self._has_hints}
+        with Mutex.for_key(key, model=Lock, **options) as mutex:
             self._work(mutex, guarded=not is_deleted)
 
     def _detach(self, mutex: Mutex) -> None:

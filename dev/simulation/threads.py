@@ -1,7 +1,7 @@
 """Stand-ins for `threading`, `concurrent.futures` and asyncio's event loop in a simulated world.
 
-`installed` puts them in place of the real ones inside the library, together with the clock of `world` and the client of
-`network`; outside that block the library runs as usual. They offer only what the library and its tests use. They need
+`installed` puts them in place of the real ones inside the library, together with the clock of `world`, the client of
+`network` and the sockets of `datagrams`; outside that block the library runs as usual. They offer only what the library and its tests use. They need
 no locks of their own: simulated threads change only where one blocks.
 """
 
@@ -23,10 +23,11 @@ from greenlet import GreenletExit
 from pynamodb.connection import Connection
 
 from dev.simulation import network
+from dev.simulation.datagrams import socket_of
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
 from pynamodb_mutex._dynamodb import create_table
-from pynamodb_mutex._runtime import callers, run_on_thread, threads
+from pynamodb_mutex._runtime import callers, listener, run_on_thread, threads
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex._runtime.clock import local_clock, replace_local_clock
 
@@ -49,6 +50,7 @@ def installed(world: World) -> Iterator[Any]:
             stack.enter_context(patch.object(module, "threading", stand_in))
         local = _ThreadLocal(world, type(callers._thread))
         stack.enter_context(patch.object(callers, "_thread", local))
+        stack.enter_context(patch.object(listener, "socket", socket_of(world)))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
         stack.enter_context(patch("pynamodb_mutex._async_handles.asyncio", AsyncIo(world)))

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import ipaddress
+import itertools
 import math
 import random
 from contextlib import contextmanager
@@ -80,6 +82,12 @@ class Observer:
     def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
         """A request with these parameters meets a fault."""
 
+    def went_astray(self, hint: bytes) -> None:
+        """A datagram meets a fault, or is forged."""
+
+    def reached(self, process: Process, hint: bytes) -> None:
+        """A datagram arrives at a process, which may not be the one that it is for."""
+
 
 class World:
     """The true time, the one source of randomness, and the queue of events.
@@ -100,6 +108,7 @@ class World:
         judge: Observes the processes: the `Judge`, once one has registered itself.
         trace: One line for each event that was noted; None if no trace is kept.
         hub: The greenlet that runs the queue. Each simulated thread switches back to it when it blocks.
+        hosts: Numbers of the hosts that processes run on; the next one is that of the next process.
         has_ended: Whether `end` was called. From then on a thread that would block ends instead.
     """
 
@@ -119,6 +128,7 @@ class World:
         self.trace: list[str] | None = [] if keep_trace else None
         self.hub = getcurrent()
         self.has_ended = False
+        self.hosts = itertools.count(1)
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = 0
         self._violation: str | None = None
@@ -278,6 +288,7 @@ class Process(of_runtime.Process):
         rate: Rate of its clock; by default a random one within the drift that the library allows.
 
     Attributes:
+        host: The address of its host, where no other process runs.
         lives: Whether it has not crashed.
         frozen_at: True time since which its clock has stood still; None if the clock runs.
         refuses_threads: Whether its operating system refuses to start threads now.
@@ -291,6 +302,7 @@ class Process(of_runtime.Process):
         rng = world.rng
         self.world = world
         self.name = name
+        self.host = str(ipaddress.IPv4Address("10.0.0.0") + next(world.hosts))
         self.lives = True
         self.frozen_at: float | None = None
         self.refuses_threads = False

@@ -15,8 +15,9 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.acquire import Acquisition, undone
-from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
+from pynamodb_mutex._operations.effects import Listen, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Log
+from pynamodb_mutex._operations.hints import Called, call_first
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol.claim import MOST_WAITING, Claim
 from pynamodb_mutex._protocol.messages import one_line, shown
@@ -47,6 +48,8 @@ class FairAcquisition(Acquisition):
         self._take = Take()
         # number of joins that were refused because the lock had changed hands
         self._outpaced = 0
+        self._called: Called | None = None
+        self._has_listened = False
 
     @property
     def position(self) -> int | None:
@@ -61,6 +64,8 @@ class FairAcquisition(Acquisition):
             claim = yield from self._wait_for_turn(wakeup)
         finally:
             self.contender.key_queue.unwatch(wakeup)
+            if self._called is not None:
+                self._called.end()
             # Also after an interruption: otherwise the waiters behind the entry would wait for its turn, until it
             # counts as dead. After the lock was acquired, this sends nothing.
             yield from undone([self._leave])
@@ -85,6 +90,7 @@ class FairAcquisition(Acquisition):
                     line.leave()
                     return claim
             elif shared.now < self._deadline and line.place is None and line.size < MOST_WAITING:
+                yield from self._listen(wakeup)
                 yield from self._join()
             if not self._contended:
                 self._emit_contended()
@@ -110,13 +116,21 @@ class FairAcquisition(Acquisition):
         """Wait until the next poll is due, and read the row, unless a write is due without a read.
 
         Returns:
-            Whether this waiter stands first, and a release in this process ended the wait. There was no read then.
+            Whether this waiter stands first, and a hint or a release in this process ended the wait. There was no read then.
         """
         shared, line, bounds = self.shared, self._line, self.contender.store.bounds
+        line.polls_rarely = self._called is not None and shared.was_called
         until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
         while shared.now < until:
             yield Wait(until, wakeup)
             self.check_process()
+            hint = None if self._called is None else self._called.follow()
+            if hint == "take":
+                return True
+            if hint == "poll":
+                line.next_at, line.polls_rarely = shared.now, True
+                until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
+                continue
             # a wake-up is of no use to a waiter that does not stand first: it waits on
             if line.place == 0 and shared.now < until:
                 return True
@@ -127,6 +141,10 @@ class FairAcquisition(Acquisition):
             answer.claim.check()
             if line.see(answer.claim, answer.received, is_current=is_current):
                 self.observe(answer.claim, answer.received)
+        if line.place == 0 and self._next_take() is not None:
+            # A release that was not announced: by a process without hints, or the hint got lost. Until one arrives again, polls
+            # alone show the next ones.
+            shared.was_called = False
         return False
 
     def _begin_to_see(self) -> Operation[None]:
@@ -170,6 +188,18 @@ class FairAcquisition(Acquisition):
         self._line.see(answer.claim, answer.received, is_current=True)
 
     # -- joining and leaving ------------------------------------------------------------------------
+
+    def _listen(self, wakeup: Wakeup) -> Operation[None]:
+        """Let this waiter be called, if it wants that: its entry, which has not been in the row yet, says where."""
+        contender, hints = self.contender, self.contender.options.hints
+        if hints is None or self._has_listened:
+            return
+        self._has_listened = True
+        address = yield Listen(contender.store, hints)
+        if address is not None:
+            began = contender.store.server_now(self.shared.now)
+            entry = new_entry(began, self.shared.random_bits(), contender.owner, address)
+            self._line.entry, self._called = entry, Called(self.shared, entry, wakeup)
 
     def _join(self) -> Operation[None]:
         """Join the end of the line; the answer shows this waiter's place, or that it does not stand there.
@@ -218,6 +248,8 @@ class FairAcquisition(Acquisition):
             while line.may_stand and not shared.inherited:
                 answer = yield from retrying(shared, build, until, about=contender)
                 if answer.applied:
+                    if contender.options.hints is not None and line.place == 0:
+                        call_first(shared, line.waiting[1:], is_free=shared.now >= self.free_at)
                     line.leave()
                 else:
                     line.see(answer.claim, answer.received, is_current=True)

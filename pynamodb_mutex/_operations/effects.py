@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from pynamodb_mutex._dynamodb.store import Request, Store
+    from pynamodb_mutex._operations.options import Hints
 
     class Sleeper(Protocol):
         """A sleeping thread or task."""
@@ -46,6 +47,17 @@ class Open:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+
+
+class Listen:
+    """Open the socket at which a process is called when a lock is released, unless it is open.
+
+    The operation gets the packed address and port at which others reach it; None if there are none.
+    """
+
+    def __init__(self, store: Store, hints: Hints) -> None:
+        self.store = store
+        self.hints = hints
 
 
 class Wakeup:
@@ -101,7 +113,7 @@ class Deliver:
     """Continue after the events so far were delivered. An interruption of a receiver is thrown in here."""
 
 
-Effect = Send | Open | Wait | Start | Deliver
+Effect = Send | Open | Listen | Wait | Start | Deliver
 
 Operation = Generator[Effect, Any, R]
 """A generator that yields effects, and returns the operation's result."""

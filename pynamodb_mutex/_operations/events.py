@@ -118,7 +118,20 @@ class Call:
         self.call = call
 
 
-Event = LockEvent | Log | Call
+class Hint:
+    """A datagram to a waiter. Nothing relies on it: one that is lost, late, doubled or forged costs a poll at most.
+
+    Attributes:
+        address: The address and the port.
+        text: The id of the waiter's entry, and a mark if it is only next.
+    """
+
+    def __init__(self, address: tuple[str, int], text: str) -> None:
+        self.address = address
+        self.text = text
+
+
+Event = LockEvent | Log | Call | Hint
 
 
 def contended(contender: Contender, holder: Claim | None) -> LockEvent:

@@ -41,6 +41,69 @@ if TYPE_CHECKING:
         danger: float | None
         attributes: Mapping[str, Any] | None
         must_exist: bool
+        hints: bool | Hints | None
+
+
+class Hints:
+    """Where a process is called when a lock is released for which it waits: see ``hints`` of `~pynamodb_mutex.Mutex.for_key`.
+
+    Args:
+        address: The IPv4 or IPv6 address at which other processes reach this one; None for that of its connection to
+            DynamoDB. If it is given, the process listens at all of its addresses.
+        port: The UDP port; 0 for any that is free.
+
+    Raises:
+        TypeError: For an address that is no str, or a port that is no int.
+        ValueError: For an address that is not that of one host, or a port that there is not.
+    """
+
+    __slots__ = ("address", "port")
+
+    def __init__(self, *, address: str | None = None, port: int = 0) -> None:
+        if address is not None:
+            import ipaddress  # noqa: PLC0415 - seldom needed
+
+            from pynamodb_mutex._protocol.waiting_line import is_a_hosts  # noqa: PLC0415 - seldom needed
+
+            if not isinstance(address, str):
+                raise TypeError(f"address must be a str, not {shown(address)}")
+            if not is_a_hosts(ipaddress.ip_address(address)):
+                raise ValueError(f"{shown(address)} is not the address of one host")
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise TypeError(f"port must be an int, not {shown(port)}")
+        if not 0 <= port < 2**16:
+            raise ValueError(f"port must be from 0 to 65535, not {port}")
+        self.address = address
+        self.port = port
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hints) and self.place == other.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __repr__(self) -> str:
+        return f"Hints(address={self.address!r}, port={self.port})"
+
+    @property
+    def place(self) -> tuple[str | None, int]:
+        """Address and port."""
+        return self.address, self.port
+
+
+def check_hints(hints: object, *, fair: bool) -> Hints | None:
+    """Return where a process is called; None if it is not.
+
+    Raises:
+        TypeError: For another type, or without ``fair``.
+    """
+    if hints is None or hints is False:
+        return None
+    if not fair:
+        raise TypeError("hints are for fair=True: only waiters in line can be called")
+    if hints is not True and not isinstance(hints, Hints):
+        raise TypeError(f"hints must be True, False or Hints(...), not {shown(hints)}")
+    return Hints() if hints is True else hints
 
 
 K = TypeVar("K")
@@ -80,6 +143,7 @@ class LockOptions(NamedTuple):
         attributes: Values of the lock table's own attributes to write with the claim, by name; None for none.
         must_exist: Whether the lock is acquired only if its row exists.
         range_key: The range key that the caller gave; None for none, or the default.
+        hints: Where a waiter is called when the lock is released; None if it is not.
     """
 
     key: str
@@ -102,6 +166,7 @@ class LockOptions(NamedTuple):
     attributes: dict[str, Any] | None = None
     must_exist: bool = False
     range_key: Any = None
+    hints: Hints | None = None
 
     @property
     def name(self) -> str:

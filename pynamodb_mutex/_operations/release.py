@@ -11,7 +11,13 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_UPDATE
+from pynamodb.constants import (
+    ALL_NEW,
+    CLIENT_REQUEST_TOKEN,
+    RETURN_VALUES,
+    TRANSACT_DELETE,
+    TRANSACT_UPDATE,
+)
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.answers import Failure
@@ -91,7 +97,7 @@ def release(
             is_ended = not endings or (hands_over and (yield from _hand_over_to_next(endings[0])))
         for ending in [] if is_ended else endings:
             try:
-                yield from ending.send(ending.request)
+                yield from ending.release()
             except MutexLostError as error:
                 lost = lost or error
     except BaseException as error:
@@ -100,6 +106,14 @@ def release(
     _note_released(endings, None)
     if lost is not None:
         raise lost
+
+
+def _call_first(shared: Shared, claim: Claim) -> None:
+    """Call the first in line at a lock that is free, as a row shows it."""
+    if claim.waiting:
+        from pynamodb_mutex._operations.hints import call_first  # noqa: PLC0415 - seldom needed
+
+        call_first(shared, claim.waiting)
 
 
 def _make_last(held: Held) -> None:
@@ -219,7 +233,17 @@ class Ending:
         row, own, rest = claim.options.row, claim.own, self.keeps_until - now
         if rest > 0:
             return claim.store.keep(row, own, {"token": self.kept_as, **self.data}, now, rest)
-        return claim.store.release(row, own, now, delete=self._deletes, data=self.data)
+        request = claim.store.release(row, own, now, delete=self._deletes, data=self.data)
+        if claim.options.hints is not None and not self._deletes:
+            request.kwargs[RETURN_VALUES] = ALL_NEW  # shows who stands in line
+        return request
+
+    def release(self) -> Operation[None]:
+        """Release the claim, and call whoever stands first in line."""
+        answer = yield from self.send(self.request)
+        # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
+        if self.claim.options.hints is not None and answer.claim.expires_at is None:
+            _call_first(self.claim.shared, answer.claim)
 
     def send(
         self,
@@ -399,11 +423,15 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         return
     values = store.ending(shared.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)
+    if contender.options.hints is not None:
+        request.kwargs[RETURN_VALUES] = ALL_NEW
     reply = yield from once(request)
     if isinstance(reply, Failure):
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))
         shared.emit(Log("warning", text, shown_values, contender.log_fields))
+    elif reply.applied and contender.options.hints is not None:
+        _call_first(shared, reply.claim)
 
 
 # -- closing and opening a key ----------------------------------------------------------------------
@@ -482,6 +510,7 @@ def break_seen(
     if not answer.applied and answer.claim.token != broken_by:
         return answer
     note_broken(shared.queue(store, lock_name(store.model, key, row)), seen, answer.claim)
+    _call_first(shared, seen)
     return None
 
 

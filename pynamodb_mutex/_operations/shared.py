@@ -55,6 +55,8 @@ class Shared(ABC):
         stores: The store of each model that was used.
         server_times: What is known of each endpoint's time, by its URL.
         queues: The local queues in which somebody waits, or whose key somebody of this process holds.
+        called: The waiters that can be called, by the ids of their entries.
+        was_called: Whether a waiter of this process was called, and no release was found since then that was not announced.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Shared(ABC):
         self.stores: dict[type[Model], Store] = {}
         self.server_times: dict[str, ServerTime] = {}
         self.queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
+        self.called: dict[str, Any] = {}
+        self.was_called = False
         self._holders: dict[tuple[str, str], list[Any]] = {}
         self._notes_left = 0
 

@@ -10,6 +10,8 @@ Waiters judge each other by these constants: they belong to the protocol, and ar
 
 from __future__ import annotations
 
+import base64
+import ipaddress
 import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +29,10 @@ PATIENCE = 6.0
 
 STEP = 2.0
 """Seconds more for each further waiter ahead, so that those behind several dead ones still go in their order."""
+
+NEXT_POLL = 0.3
+"""Seconds until the poll of a waiter that was called next: it stands first from then on, and the hint that the lock is
+released may get lost."""
 
 LONGEST_POLL = 2.0
 """Longest wait between two polls of a waiter that does not stand first, in seconds. PATIENCE relies on it."""
@@ -50,26 +56,63 @@ _ID = 16
 _LONGEST_ENTRY = 64
 """Most bytes of an entry."""
 
+_CAN_BE_CALLED = "!"
+"""What follows the id in an entry with an address. In all other entries the bar does, so no label is taken for an address."""
+
 
 # -- entries ---------------------------------------------------------------------------------------
 
 
-def new_entry(server_now: float | None, random_bits: str, owner: str) -> str:
+def new_entry(
+    server_now: float | None, random_bits: str, owner: str, address: bytes | None = None
+) -> str:
     """Return the entry that stands in the row for one call of ``acquire``: when it began, random bits, a bar, a label.
+
+    With an address, that stands before the bar.
 
     Args:
         server_now: Server time, in seconds; None if it is not known.
         random_bits: At least 32 random bits, as hexadecimal digits.
         owner: Label for people. What is too long is cut off, at a character.
+        address: Packed address and port at which the waiter can be called; None if it cannot.
     """
     began = f"{int(server_now or 0.0):08x}"[:8]
-    mark = began + random_bits[-(_ID - len(began)) :] + "|"
+    called = "" if address is None else _CAN_BE_CALLED + base64.b64encode(address).decode()
+    mark = began + random_bits[-(_ID - len(began)) :] + called + "|"
     return mark + owner.encode()[: _LONGEST_ENTRY - len(mark)].decode(errors="ignore")
 
 
 def label_of(entry: str) -> str:
     """Return the owner label in an entry, for people; the whole entry if it has none."""
     return entry.partition("|")[2] or entry
+
+
+def id_of(entry: str) -> str:
+    """Return what no other waiter's entry begins with, by which its waiter is called."""
+    return entry[:_ID]
+
+
+def address_of(entry: str) -> tuple[str, int] | None:
+    """Return the address and the port at which a waiter can be called; None if its entry has none that may be used.
+
+    Whoever may write the row can put any address there. A datagram to it is sent only if it is that of one host.
+    """
+    mark, _, _ = entry.partition("|")
+    if mark[_ID : _ID + 1] != _CAN_BE_CALLED:
+        return None
+    try:
+        packed = base64.b64decode(mark[_ID + 1 :], validate=True)
+        address = ipaddress.ip_address(packed[:-2])
+    except ValueError:
+        return None
+    port = int.from_bytes(packed[-2:], "big")
+    return (str(address), port) if is_a_hosts(address) and port else None
+
+
+def is_a_hosts(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Return whether an address is that of one host. Python counts ::1, which is, as reserved."""
+    is_reserved = address.is_reserved and not address.is_loopback
+    return not (address.is_multicast or address.is_unspecified or is_reserved)
 
 
 def began_at(entry: str) -> float | None:
@@ -138,6 +181,8 @@ class WaitingLine:
         may_stand: Whether its entry may be in the row: no answer to a write, nor a consistent read, shows it is not.
         doubts: Whether the last read showed an older row than was known already: the next one must be consistent.
         polled_at: Local time at which the last answer that showed the row was received.
+        next_at: Local time at which this waiter was last called next; minus infinity if it never was.
+        polls_rarely: Whether it relies on being called, and polls only so that it does not count as dead.
     """
 
     def __init__(self, poll: tuple[float, float]) -> None:
@@ -146,6 +191,8 @@ class WaitingLine:
         self.may_stand = False
         self.doubts = False
         self.polled_at = -math.inf
+        self.next_at = -math.inf
+        self.polls_rarely = False
         self._claim: Claim | None = None
         self._poll = poll
         # local times at which it was seen to stand in line, and the places, for the last _MEMORY seconds
@@ -164,7 +211,12 @@ class WaitingLine:
     @property
     def size(self) -> int:
         """Number of waiters in line, as far as is known."""
-        return 0 if self._claim is None else len(self._claim.waiting)
+        return len(self.waiting)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The entries in line, as far as is known."""
+        return () if self._claim is None else self._claim.waiting
 
     def see(self, claim: Claim, received: float, *, is_current: bool) -> bool:
         """Note the row as an answer showed it; return whether it can be believed.
@@ -319,7 +371,10 @@ class WaitingLine:
             free_at: Local time from which the lock may be taken, if its row stays as it is.
         """
         # Never at once: a take that was sent an instant too early is refused, and would be sent again and again.
-        return max(self._due(now, bounds, free_at), self.polled_at + SHORTEST_WAIT)
+        due = self._due(now, bounds, free_at)
+        if self.polled_at < self.next_at:
+            due = min(due, self.next_at + NEXT_POLL)
+        return max(due, self.polled_at + SHORTEST_WAIT)
 
     def _due(self, now: float, bounds: Bounds | None, free_at: float) -> float:
         """Return the local time of the next poll, however soon that is after the last one."""
@@ -340,11 +395,15 @@ class WaitingLine:
 
     def _as_first(self, now: float) -> float:
         """Return the seconds between two polls of the first in line: more, the longer the holder has been seen."""
+        if self.polls_rarely:
+            return LONGEST_POLL
         shortest, longest = self._poll
         return max(shortest, min(_SHARE * (now - self._holder_since), longest, HEAD_POLL))
 
     def _as_another(self, now: float, place: int) -> float:
         """Return the seconds between two polls of another: half the time until it is first, as the line has moved."""
+        if self.polls_rarely:
+            return LONGEST_POLL
         since, then = self._places[0]
         # seconds for each place; one more counts as just gained, so that a line that stands still has a rate, too
         each = (now - since + _ONE_CYCLE) / (then - place + 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._operations.events import Call, Delivery, LockEvent, Log
+from pynamodb_mutex._operations.events import Call, Delivery, Hint, LockEvent, Log
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._runtime.threads import log
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._operations.events import Event, HeldClaim
+    from pynamodb_mutex._runtime.listener import Listener
     from pynamodb_mutex._runtime.threads import Threads, Workers
 
     class State(Protocol):
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
         threads: Threads
         notifier: Workers
         reporter: Workers
+
+        @property
+        def listener(self) -> Listener: ...
 
 
 _log = logging.getLogger("pynamodb_mutex")
@@ -146,7 +150,7 @@ def deliver(process: State, events: Sequence[Event]) -> None:
     """
     # First: the output of the log may block for a minute, or Ctrl-C come while it is written. A loss is to be reported all
     # the same.
-    _report_losses(process, events)
+    _report_at_once(process, events)
     _deliver_others(process, events)
 
 
@@ -156,14 +160,16 @@ def deliver_aside(process: State, events: Sequence[Event]) -> None:
     For threads that serve renewals. The output of the log blocks, and renewals fail for a few seconds: each would block the
     thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
     """
-    _report_losses(process, events)
+    _report_at_once(process, events)
     process.reporter.post(partial(_deliver_others, process, events))
 
 
-def _report_losses(process: State, events: Sequence[Event]) -> None:
-    """Start the threads on which losses are reported, and ``on_danger`` is called."""
+def _report_at_once(process: State, events: Sequence[Event]) -> None:
+    """Call waiters of other processes, and start the threads on which losses are reported, and ``on_danger`` is called."""
     for event in events:
-        if isinstance(event, Call):
+        if isinstance(event, Hint):
+            process.listener.send(event)
+        elif isinstance(event, Call):
             name = f"pynamodb-mutex-{event.name.replace('_', '-')}"
             process.threads.put(name, partial(_call, event))
             process.threads.start()
@@ -174,7 +180,7 @@ def _report_losses(process: State, events: Sequence[Event]) -> None:
 def _deliver_others(process: State, events: Sequence[Event]) -> None:
     """Write the log records of events, and report all but losses."""
     for event in events:
-        if isinstance(event, Call):
+        if isinstance(event, (Call, Hint)):
             continue
         _log_record(event)
         if isinstance(event, Log):

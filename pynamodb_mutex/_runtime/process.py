@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request
     from pynamodb_mutex._operations.effects import Effect, Operation
     from pynamodb_mutex._operations.events import Event
+    from pynamodb_mutex._runtime.listener import Listener
 
 RENEWAL_WORKERS = 32
 """Most threads that send renewals to one endpoint. Another one starts only if a renewal is due while none is idle.
@@ -88,11 +89,21 @@ class Process(Shared):
         self.task_workers = WorkersByEndpoint(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
         self.notifier = Workers(self.threads, "pynamodb-mutex-notifier", 1)
         self.reporter = Workers(self.threads, "pynamodb-mutex-log", 1)
+        self._listener: Listener | None = None
 
     @property
     def waits_for_threads(self) -> bool:
         """Whether something waits for a thread that the system refused."""
         return self.threads.refusing
+
+    @property
+    def listener(self) -> Listener:
+        """Where waiters of this process are called, and what calls others."""
+        if self._listener is None:
+            from pynamodb_mutex._runtime.listener import Listener  # noqa: PLC0415 - seldom needed
+
+            self._listener = Listener(self, self.monitor, self.threads)
+        return self._listener
 
     def this_thread(self) -> int:
         """Return the number of the calling thread, which no other one has as long as it runs."""
@@ -183,6 +194,8 @@ def forget_everything() -> None:
     left, _process = _process, Process()
     # Lock objects of the parent still refer to the state that is left. By this flag their claims count as the parent's.
     left.inherited = True
+    if left._listener is not None:
+        left._listener.close()
     # Another thread of the parent may have been inside the monitor at the fork. It does not exist here and would never
     # leave: whoever asks a lock of the parent in the child would wait for ever. Or this thread forks inside a step.
     left.monitor, left._is_stepping = threading.RLock(), False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._operations.effects import Open, Send, Wait
+from pynamodb_mutex._operations.effects import Listen, Open, Send, Wait
 from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex._runtime.clock import local_clock
@@ -132,6 +132,10 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
             elif isinstance(effect, Open):
                 under_way = _posted(process, effect.store.connection.open)
                 cancelled = (await _answer(under_way))[1] or cancelled
+            elif isinstance(effect, Listen):
+                under_way = _posted(process, partial(process.listener.address, effect))
+                value, interruption = await _answer(under_way)
+                cancelled = cancelled or interruption
         except StopIteration as done:
             return await _result(process, done.value, events, cancelled, undo)
         except GeneratorExit:

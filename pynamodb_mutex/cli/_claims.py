@@ -209,11 +209,12 @@ def _second(when: datetime) -> str:
 def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     """Return a line for each waiter, first come first; a lock that was just released may have waiters, too."""
     now, lines = instant(lock.seen_at, zone), []
-    for place, (owner, began) in enumerate(lock.waiters, 1):
+    for place, (owner, began, called_at) in enumerate(lock.waiters, 1):
         since = instant(began, zone)
         # by `clock_time`, which omits the date: so the longest label fits a terminal of 80 columns
         waited = "" if since is None else f", since {clock_time(since, now)}"
-        lines.append((f"{_WAITER}{place}", owner + waited))
+        called = "" if called_at is None else f", called at {called_at}"
+        lines.append((f"{_WAITER}{place}", owner + waited + called))
     return lines
 
 

@@ -8,6 +8,9 @@ that try clocks and permissions, and change nothing, are in `_probes`.
 from __future__ import annotations
 
 import math
+import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +18,9 @@ import click
 from pynamodb_mutex._dynamodb.create_table import keys_needed, keys_of
 from pynamodb_mutex._dynamodb.pynamodb_private import credentials_of
 from pynamodb_mutex._protocol.claim import YEAR_10000
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime import clock as _clock
+from pynamodb_mutex._runtime.listener import local_address
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli._exit_codes import FAILED
 from pynamodb_mutex.cli._output import json_option, on_terminal, print_json
@@ -65,6 +69,9 @@ _NOT_WHO_YOU_SAY = {
     "UnrecognizedClientException",
 }  # fmt: skip
 """Error codes of credentials or signatures that AWS does not accept."""
+
+_WAITS_FOR_HINT = 2.0
+"""Seconds for which `doctor` waits for a datagram of another process."""
 
 _DEPENDENT = ("table", "ttl", "rows", "permissions")
 """Checks that need valid credentials and, but for the first, a table."""
@@ -213,7 +220,7 @@ def examine(model: type[LockItem], key: str) -> list[Finding]:
         else:
             rest += _permissions(model, asker, key)
     # After the other checks, because each answer narrows the bounds of the clock's offset.
-    return [*_reached(asker, described), _clocks(asker), _local_clock(), *rest]
+    return [*_reached(asker, described), _clocks(asker), _local_clock(), _hints(asker), *rest]
 
 
 def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
@@ -266,6 +273,32 @@ def _local_clock() -> Finding:
         what = "does not count suspension: a holder that was suspended may believe for that long after its lease"
         return warning("local clock", what, "hold no locks where machines are suspended")
     return ok("local clock", "counts suspension")
+
+
+_SENDS = """import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+socket.socket(family, socket.SOCK_DGRAM).sendto(b"hint", (sys.argv[1], int(sys.argv[2])))"""
+"""What another process runs to call this one."""
+
+
+def _hints(asker: Asker) -> Finding:
+    """Try whether a datagram of another process of this host arrives where this one would be called."""
+    try:
+        local = local_address(asker.client.meta.endpoint_url)
+    except OSError as error:
+        return unchecked("hints", f"the endpoint's address is not known: {one_line(error)}")
+    try:
+        family = socket.AF_INET6 if ":" in local else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as opened:
+            opened.bind((local, 0))
+            opened.settimeout(_WAITS_FOR_HINT)
+            port = str(opened.getsockname()[1])
+            subprocess.run([sys.executable, "-c", _SENDS, local, port], check=True, timeout=10)
+            opened.recv(4)
+    except (OSError, subprocess.SubprocessError) as error:
+        what = f"a datagram to this process did not arrive: {one_line(error)}"
+        return warning("hints", what, "waiters with hints=True poll; Hints(address=...) may help")
+    return ok("hints", f"with hints=True a waiter of this host is called at {local}")
 
 
 def _of_the_table(model: type[LockItem], asker: Asker, described: Reply) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.schedule import SCAN_PATIENCE
 from pynamodb_mutex._protocol.server_time import HOST_SKEW
-from pynamodb_mutex._protocol.waiting_line import began_at, label_of
+from pynamodb_mutex._protocol.waiting_line import address_of, began_at, label_of
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.cli._output import instant, iso, plain
@@ -66,6 +66,14 @@ closed."""
 
 RECORDED, RUNNING, UNKNOWN, NOTHING = "recorded", "running", "unknown", "nothing"
 """States of a key of `once`, which may also be ABANDONED or INVALID: see `pynamodb_mutex.runs.Known`."""
+
+
+def _place_of(address: tuple[str, int] | None) -> str | None:
+    """Return an address and port as people write them; None for none."""
+    if address is None:
+        return None
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class TransientError(Exception):
@@ -156,9 +164,12 @@ class Lock(NamedTuple):
         return None if end is None or end >= NO_SERVER_TIME else end
 
     @property
-    def waiters(self) -> list[tuple[str, float | None]]:
-        """Waiters in line, first come first: the label of each, and the server time at which it began to wait."""
-        return [(label_of(entry), began_at(entry)) for entry in self.claim.waiting]
+    def waiters(self) -> list[tuple[str, float | None, str | None]]:
+        """Waiters in line, first come first: the label of each, when it began to wait, and where it can be called."""
+        return [
+            (label_of(entry), began_at(entry), _place_of(address_of(entry)))
+            for entry in self.claim.waiting
+        ]
 
     def document(self, zone: tzinfo | None) -> dict[str, Any]:
         """Return the JSON fields of the lock, with times in a zone (None: local)."""
@@ -177,8 +188,8 @@ class Lock(NamedTuple):
             "abandoned_by": claim.abandoned_by or None,
             "closed": claim.closed,
             "waiters": [
-                {"owner": owner, "since": iso(instant(since, zone))}
-                for owner, since in self.waiters
+                {"owner": owner, "since": iso(instant(since, zone)), "called_at": place}
+                for owner, since, place in self.waiters
             ],
             "problem": None if claim.fault is None else str(claim.fault),
         }

@@ -194,6 +194,11 @@ lease_option = click.option(
     help="Wait in line: the lock is acquired in the order of arrival, among all that wait like this.",
 )
 @click.option(
+    "--hints",
+    is_flag=True,
+    help="With --fair, be called when the lock is released, at a UDP port, instead of finding it out.",
+)
+@click.option(
     "--force",
     is_flag=True,
     allow_from_autoenv=False,
@@ -239,6 +244,7 @@ def run(
     if_locked: str,
     timeout: float | None,
     fair: bool,
+    hints: bool,
     force: bool,
     lease: float,
     hold_at_least: float | None,
@@ -284,12 +290,13 @@ def run(
                     lease=lease,
                     timeout=timeout,
                     fair=fair,
+                    hints=hints or None,
                     hold_at_least=hold_at_least,
                     owner=owner or default_owner(command[0]),
                     on_lost=lambda _: signals.wake(),
                 ),
             )
-        except (InvalidKeyError, ValueError) as error:
+        except (InvalidKeyError, TypeError, ValueError) as error:
             raise click.UsageError(str(error), context) from error
         try:
             if acquire(mutex, signals, verbose=verbose, force=force):

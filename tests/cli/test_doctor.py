@@ -68,6 +68,12 @@ def put(**attributes):
     client().put_item(TableName=LockItem.Meta.table_name, Item=item)
 
 
+@pytest.fixture(autouse=True)
+def local(monkeypatch):
+    """The simulated endpoint has a name that nobody can resolve."""
+    monkeypatch.setattr(_doctor, "local_address", lambda _: "127.0.0.1")
+
+
 @pytest.mark.real
 def test_nothing_is_wrong_and_nothing_changes(proxy):
     rows = partial(client().scan, TableName=LockItem.Meta.table_name)
@@ -414,3 +420,18 @@ def test_no_table(proxy):
     found = Found("--table", "locks-that-are-not-there", proxy=proxy)
     assert found.of("problem") == {"GetItem", "UpdateItem"}
     assert found["GetItem"] == "problem: there is no such table"
+
+
+def test_hints(proxy, monkeypatch):
+    assert Found()["hints"] == "ok: with hints=True a waiter of this host is called at 127.0.0.1"
+    monkeypatch.setattr(_doctor, "_WAITS_FOR_HINT", 0.01)
+    monkeypatch.setattr(_doctor, "_SENDS", "")
+    assert Found()["hints"].startswith("warning: a datagram to this process did not arrive: timed")
+    monkeypatch.setattr(_doctor, "_SENDS", "raise SystemExit(1)")
+    assert Found()["hints"].startswith("warning: a datagram to this process did not arrive: Comm")
+
+    def fail(_):
+        raise OSError("no such host")
+
+    monkeypatch.setattr(_doctor, "local_address", fail)
+    assert Found()["hints"] == "unchecked: the endpoint's address is not known: no such host"

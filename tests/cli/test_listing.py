@@ -1,5 +1,6 @@
 """``ls``, ``show``, ``watch`` and ``wait``: which locks are held by whom, until when, and what changes."""
 
+import ipaddress
 import json
 import re
 import time
@@ -13,6 +14,7 @@ from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
+from pynamodb_mutex._protocol.waiting_line import new_entry
 from pynamodb_mutex.cli._listing import _Watching
 from pynamodb_mutex.cli._output import clock_time, cut, duration
 from pynamodb_mutex.testing import expire, held_elsewhere
@@ -326,6 +328,18 @@ def test_waiters_are_shown_in_order_with_the_time_at_which_each_began_to_wait(ta
     assert (found["state"], len(found["waiters"])) == ("free", 2)
     change("a", waiting=[])  # as the last one leaves it
     assert not any(name.startswith("waiter") for name in shown("a"))
+
+
+@pytest.mark.parametrize(
+    ("address", "place"), [("10.0.3.7", "10.0.3.7:4711"), ("fd00::7", "[fd00::7]:4711")]
+)
+def test_waiters_are_shown_with_the_address_at_which_they_are_called(table, address, place):
+    packed = ipaddress.ip_address(address).packed + (4711).to_bytes(2, "big")
+    with held_elsewhere("a"):
+        change("a", waiting=[new_entry(None, "0" * 32, "first", packed), entry("second")])
+        lines = shown("a")
+        assert (lines["waiter 1"], lines["waiter 2"]) == (f"first, called at {place}", "second")
+        assert [each["called_at"] for each in json_of("show", "a")["waiters"]] == [place, None]
 
 
 def set_attributes(**values):

@@ -47,6 +47,18 @@ def test_schedules_of_once_have_no_violation(first):
     assert min(asked[f"O{number}"] for number in range(1, 8)) > 10
 
 
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_schedules_with_hints_have_no_violation(first):
+    """Half of them without faults of requests and processes: then a waiter that is called takes the lock at once."""
+    for seed in range(first, first + 20):
+        rng = random.Random(seed)
+        drawn = Size.at_random(rng, ("lock_fair", "lock_kept", "lock_by_force"))
+        if seed % 2:
+            drawn = drawn._replace(faults={}, strikes=0)
+        hints, astray = rng.choice((0.5, 1.0)), rng.choice((0.0, 0.1, 0.5))
+        assert play(seed, drawn._replace(hints=hints, astray=astray)).violation is None
+
+
 def size(
     ways,
     processes,
@@ -58,11 +70,14 @@ def size(
     keys=1,
     rows=1,
     seconds=60.0,
+    hints=0.0,
+    astray=0.0,
     **faults,
 ):
     """Return a size in which all lock, or call `once`, in these ways."""
     names = tuple(f"{kind}_{way}" for way in ways.split())
-    return Size(processes, threads, sections, keys, rows, names, faults, strikes, seconds)
+    how_much = (processes, threads, sections, keys, rows)
+    return Size(*how_much, names, faults, strikes, seconds, hints, astray)
 
 
 FOUND = {
@@ -222,6 +237,10 @@ CAUGHT_IN = {
     "impatient": (size("fair", 8, lost_request=0.02), 1),
     "place-kept": (size("fair", 5), 0),
     "leave-trusts-a-read": (size("fair", 6, 2, late=0.2), 1),
+    "hinted-take-whatever": (size("fair", 5, hints=1.0, astray=0.5), 0),
+    "hint-is-a-release": (size("fair", 5, hints=1.0, astray=0.5), 0),
+    "slow-polls-unearned": (size("fair", 4, sections=20, hints=0.3), 13),
+    "hint-before-the-release": (size("fair", 5, hints=1.0), 0),
     "closed-to-newcomers": (size("one", 2, 5, threads=3), 0),
     "closed-is-handed-over": (size("one", 2, 5, threads=3), 0),
     "closed-by-date": (size("one", 2, 5, threads=3), 0),

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from dev.bench import BLOCK_LOCK, FAIR, OURS, PYTHON_CLIENT, Setting, failure, turns
+from dev.bench import BLOCK_LOCK, FAIR, HINTED, OURS, PYTHON_CLIENT, Setting, failure, turns
 from dev.bench.children import Child, preload
 from dev.bench.libraries import made
 from dev.bench.tables import Table, number
@@ -46,14 +46,14 @@ class Sizes(NamedTuple):
 
 
 def _fair_and_not(section: float, *waiters: int) -> list[Run]:
-    return [Run(name, count, section) for count in waiters for name in (FAIR, OURS)]
+    return [Run(name, count, section) for count in waiters for name in (HINTED, FAIR, OURS)]
 
 
 _OTHERS = [Run(name, 8, 1.0) for name in (PYTHON_CLIENT, BLOCK_LOCK)]
 # 64 processes need the whole machine, and so do short sections
 _LARGE = [[run] for run in _fair_and_not(1.0, 64)]
 _SOME_TURNS = [
-    _fair_and_not(0.2, 2), _fair_and_not(0.2, 8), _fair_and_not(1.0, 2, 8) + _OTHERS, *_LARGE,
+    *([run] for run in _fair_and_not(0.02, 2, 8)), _fair_and_not(0.2, 2), _fair_and_not(0.2, 8), _fair_and_not(1.0, 2, 8) + _OTHERS, *_LARGE,
 ]  # fmt: skip
 _ALL_TURNS = [
     *([run] for section in (0.02, 0.2) for run in _fair_and_not(section, 2, 8, 16, 64)),
@@ -84,7 +84,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             found[name] = failure(error)
     in_turn: list[dict[str, Any]] = []
     for group in sizes.turns:
-        runs = [run for run in group if run.library in {FAIR, *setting.libraries}]
+        runs = [run for run in group if run.library in {FAIR, HINTED, *setting.libraries}]
         # so long that each waiter has a turn, and that there are 30 turns at least
         least = max(max(run.waiters + 2, 30) * run.section for run in runs)
         in_turn += turns.measure(

@@ -613,15 +613,17 @@ def slow_polls_unearned() -> Patches:
 def hint_before_the_release() -> Patches:
     """The first in line is called before the release is sent, not when it is applied."""
 
-    def early(self: Ending) -> Any:
+    send = Ending.send
+
+    def early(self: Ending, build: Any, is_done: Any = None) -> Any:
         claim = self.claim
         if claim.options.hints is not None:
             read = partial(claim.store.read, claim.options.row, consistent=True)
             answer = yield from retrying(claim.shared, read, self.until)
             call_first(claim.shared, answer.claim.waiting)
-        yield from self.send(self.request)
+        return (yield from send(self, build, is_done))
 
-    return [patch.object(Ending, "release", early)]
+    return [patch.object(Ending, "send", early)]
 
 
 # -- once --------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def release(
             is_ended = not endings or (hands_over and (yield from _hand_over_to_next(endings[0])))
         for ending in [] if is_ended else endings:
             try:
-                yield from ending.release()
+                yield from ending.send(ending.request)
             except MutexLostError as error:
                 lost = lost or error
     except BaseException as error:
@@ -238,13 +238,6 @@ class Ending:
             request.kwargs[RETURN_VALUES] = ALL_NEW  # shows who stands in line
         return request
 
-    def release(self) -> Operation[None]:
-        """Release the claim, and call whoever stands first in line."""
-        answer = yield from self.send(self.request)
-        # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
-        if self.claim.options.hints is not None and answer.claim.expires_at is None:
-            _call_first(self.claim.shared, answer.claim)
-
     def send(
         self,
         build: Callable[[], Request],
@@ -278,6 +271,9 @@ class Ending:
             claim.own, answer.claim, maybe_applied=self.attempts.maybe_applied
         ):
             raise claim.lost_at_release(answer.claim)
+        # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
+        if claim.options.hints is not None and answer.claim.expires_at is None:
+            _call_first(claim.shared, answer.claim)
         return answer
 
     def _is_released(self, answer: Answer) -> bool:

@@ -32,7 +32,7 @@ from pynamodb_mutex._operations.once import (
     state_of,
 )
 from pynamodb_mutex._operations.options import Made, check_duration, made
-from pynamodb_mutex._protocol.claim import YEAR_10000
+from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime.callers import caller, take_last
 from pynamodb_mutex._runtime.process import current_process
@@ -90,7 +90,6 @@ PREFIX = "once#"
 
 LONGEST_RESULT = 350 * 1024
 """Most bytes of an encoded result. A row has 400 KB, of which some are the claim's."""
-
 
 LONGEST_REASON = 1000
 """Most characters of the reason why a result could not be stored."""
@@ -638,6 +637,6 @@ class Once(Made):
 
 
 def _date(server_time: float | None) -> datetime | None:
-    if server_time is None or not 0 <= server_time < YEAR_10000 - 366 * 86400:
+    if server_time is None or not 0 <= server_time < NO_SERVER_TIME:
         return None  # for ever, or not made by this library
     return datetime.fromtimestamp(server_time, tz=timezone.utc)

@@ -1,7 +1,7 @@
 """Calls of `once` in random schedules: clients call, complete by hand or in transactions, and decide about the same keys.
 
 `OnceCalls` has the ways, which `schedule.Client` inherits; a schedule whose ways are these is judged by `once_judge`. What a
-caller gets, and what it is told of its own run, is reported to that judge as a `Call`.
+caller gets, and what the library says of its run, is reported to that judge as a `Call`.
 """
 
 from __future__ import annotations

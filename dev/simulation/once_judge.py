@@ -396,7 +396,7 @@ class OnceJudge(Judge):
     def _was_disturbed(self, call: Call) -> bool:
         """Return whether a process stood still, or its requests met faults, during a call.
 
-        A request that was sent before may hang: who waits behind it in line trusts in what it showed last.
+        A request that was sent before may hang: a waiter behind it in line relies on what it showed last.
         """
         since = call.since - LONGEST_HANG
         failed = any(when >= since for when in self._failures.get(call.process, []))
@@ -419,7 +419,7 @@ class OnceJudge(Judge):
         """Check that a run which reports a loss has lost its key, and did not only think so (O6)."""
         token = self._tokens.get(call.owner, "")
         was_lost = token in self._lost or error.loss.name == "UNREACHABLE"
-        what = f"{call.owner} was told that it had lost {call.key}: {error.loss.name}"
+        what = f"{call.owner} got an error that it had lost {call.key}: {error.loss.name}"
         self._ask("O6", was_lost, what)
 
     def check_decision(self, call: Call, *, is_done: bool) -> None:

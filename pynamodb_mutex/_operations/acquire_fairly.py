@@ -162,8 +162,12 @@ class FairAcquisition(Acquisition):
             self._see((yield from self._read(consistent=True)))
         # Made only now, because it shows people the server time. It stays the same until the call ends: a join is
         # refused while its entry is in the row, so a join that is sent again, or applied late, never makes two.
-        began = contender.store.server_now(self.shared.now)
-        self._line.entry = new_entry(began, self.shared.random_bits(), contender.owner)
+        self._line.entry = self._new_entry()
+
+    def _new_entry(self, address: bytes | None = None) -> str:
+        contender, shared = self.contender, self.shared
+        began = contender.store.server_now(shared.now)
+        return new_entry(began, shared.random_bits(), contender.owner, address)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         """Return the acquiring write, with the conditions of `Acquisition` and those of the take."""
@@ -191,15 +195,14 @@ class FairAcquisition(Acquisition):
 
     def _listen(self, wakeup: Wakeup) -> Operation[None]:
         """Let this waiter be called, if it wants that: its entry, which has not been in the row yet, says where."""
-        contender, hints = self.contender, self.contender.options.hints
+        hints = self.contender.options.hints
         if hints is None or self._has_listened:
             return
         self._has_listened = True
-        address = yield Listen(contender.store, hints)
+        address = yield Listen(self.contender.store, hints)
         if address is not None:
-            began = contender.store.server_now(self.shared.now)
-            entry = new_entry(began, self.shared.random_bits(), contender.owner, address)
-            self._line.entry, self._called = entry, Called(self.shared, entry, wakeup)
+            entry = self._line.entry = self._new_entry(address)
+            self._called = Called(self.shared, entry, wakeup)
 
     def _join(self) -> Operation[None]:
         """Join the end of the line; the answer shows this waiter's place, or that it does not stand there.

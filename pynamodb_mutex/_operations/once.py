@@ -10,7 +10,7 @@ in place of a claim. What makes it different from a lock that is held is this:
 - Once the work is done, its claim is not released without a record. A release that overtakes the record of which no
   answer came would let the next caller do the work again.
 
-The requests are in `_dynamodb.once_rows`; the handles that users see are in `_once` and `_async_once`.
+The requests are in `_dynamodb.once_rows`; the handles that users see are in `runs` and `_async_runs`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Beginning(Acquisition):
     """An attempt to begin a run, until a deadline.
 
     Attributes:
-        found: The row with a result that counts, after `begin`; None if there was none in time, or a run has begun.
+        found: The row with a result that counts, after `begin_run`; None if there was none in time, or a run has begun.
     """
 
     def __init__(

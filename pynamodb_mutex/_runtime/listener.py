@@ -43,7 +43,7 @@ class Listener:
         self._threads = threads
         # by what the caller has asked for: the socket, and the packed address and port at which others reach it
         self._open: dict[Place, tuple[socket.socket, bytes]] = {}
-        self._sending: dict[bool, socket.socket] = {}
+        self._sending: dict[int, socket.socket] = {}
         self._was_refused = False
 
     def address(self, effect: Listen) -> bytes | None:
@@ -57,8 +57,7 @@ class Listener:
             return found[1]
         try:
             local = local_address(effect.store.connection.endpoint)
-            family = socket.AF_INET6 if ":" in local else socket.AF_INET
-            opened = socket.socket(family, socket.SOCK_DGRAM)
+            opened = socket.socket(family_of(local), socket.SOCK_DGRAM)
             try:
                 opened.bind(("" if hints.address else local, hints.port))
                 opened.settimeout(LINGER)
@@ -94,20 +93,19 @@ class Listener:
                     if text:
                         note_hint(self._shared, text.decode("ascii", "replace"))
                     elif not self._shared.called:
-                        # inside the monitor: who asks for the address after that opens another socket
+                        # inside the monitor: a wait that asks for the address after that opens another socket
                         del self._open[hints.place]
                         return
 
     def send(self, hint: Hint) -> None:
         """Send a datagram, if that can be done at once. Nobody relies on it."""
-        is_ipv6 = ":" in hint.address[0]
+        family = family_of(hint.address[0])
         with suppress(OSError):
-            sending = self._sending.get(is_ipv6)
+            sending = self._sending.get(family)
             if sending is None:
-                family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
                 sending = socket.socket(family, socket.SOCK_DGRAM)
                 sending.setblocking(False)
-                sending = self._sending.setdefault(is_ipv6, sending)
+                sending = self._sending.setdefault(family, sending)
             sending.sendto(hint.text.encode("ascii", "replace"), hint.address)
 
     def close(self) -> None:
@@ -133,5 +131,10 @@ def local_address(endpoint: str) -> str:
     return local
 
 
+def family_of(address: str) -> int:
+    """Return the family of sockets for an IPv4 or IPv6 address."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def _packed(address: str) -> bytes:
-    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    return socket.inet_pton(family_of(address), address)

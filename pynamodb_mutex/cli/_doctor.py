@@ -20,7 +20,7 @@ from pynamodb_mutex._dynamodb.pynamodb_private import credentials_of
 from pynamodb_mutex._protocol.claim import YEAR_10000
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime import clock as _clock
-from pynamodb_mutex._runtime.listener import local_address
+from pynamodb_mutex._runtime.listener import family_of, local_address
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli._exit_codes import FAILED
 from pynamodb_mutex.cli._output import json_option, on_terminal, print_json
@@ -288,8 +288,7 @@ def _hints(asker: Asker) -> Finding:
     except OSError as error:
         return unchecked("hints", f"the endpoint's address is not known: {one_line(error)}")
     try:
-        family = socket.AF_INET6 if ":" in local else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as opened:
+        with socket.socket(family_of(local), socket.SOCK_DGRAM) as opened:
             opened.bind((local, 0))
             opened.settimeout(_WAITS_FOR_HINT)
             port = str(opened.getsockname()[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Subnormal
 from typing import Any
 
 Value = dict[str, Any]
@@ -68,7 +68,9 @@ def check_known(operation: str, request: Mapping[str, Any], known: set[str]) -> 
 
 # -- numbers ------------------------------------------------------------------------------------
 
-_PRECISE = Context(prec=38, Emax=125, Emin=-130, traps=[InvalidOperation, Inexact, Overflow])
+_PRECISE = Context(
+    prec=38, Emax=125, Emin=-130, traps=[InvalidOperation, Inexact, Overflow, Subnormal]
+)
 _ROUNDING = Context(prec=38, traps=[InvalidOperation, Overflow])
 
 
@@ -90,6 +92,8 @@ def canonical_number(text: str) -> str:
         raise invalid("Attempting to store more than 38 significant digits in a Number") from None
     except Overflow:
         raise invalid("Number overflow. Attempting to store a number that is too large") from None
+    except Subnormal:
+        raise invalid("Number underflow. Attempting to store a number that is too small") from None
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite():

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import waitress
 from moto.dynamodb import comparisons
+from moto.dynamodb.exceptions import MockValidationException
+from moto.dynamodb.responses import DynamoHandler
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
@@ -36,6 +38,8 @@ _DYNAMODB = "com.amazonaws.dynamodb.v20120810"
 _TARGET = "HTTP_X_AMZ_TARGET"
 _TOKEN_SECONDS = 600.0  # how long DynamoDB remembers a ClientRequestToken
 _MAX_CONNECTIONS = 1000  # at waitress' own limit, 100, the next client gets no answer
+_DUPLICATES = "Provided list of item keys contains duplicates"
+_TWICE = "Transaction request cannot include multiple operations on one item"
 _IDLE_SECONDS = 24 * 3600  # no client of a test is to find its connection closed while idle
 
 
@@ -180,6 +184,44 @@ def _false_between_types(comparison: type[Any]) -> None:
     comparison.expr = expr
 
 
+def _requested_rows(handler: Any) -> list[list[tuple[str, str]]]:
+    """Return the rows that a batch or transaction names: for each of its lists, the tables and keys."""
+
+    def row(name: str, part: dict[str, Any]) -> tuple[str, str]:
+        key = part.get("Key")
+        if key is None:  # a Put
+            names = handler.dynamodb_backend.get_table(name).table_key_attrs
+            key = {each: part["Item"].get(each) for each in names}
+        return name, json.dumps(key, sort_keys=True)
+
+    parts = handler.body.get("TransactItems")
+    if parts is not None:
+        return [[row(part["TableName"], part) for each in parts for part in each.values()]]
+    return [
+        [row(name, part) for each in asked for part in each.values()]
+        if isinstance(asked, list)  # writes; keys that are to be read stand in a dict
+        else [row(name, {"Key": key}) for key in asked["Keys"]]
+        for name, asked in handler.body["RequestItems"].items()
+    ]
+
+
+def _refuse_unfit(operation: str) -> None:
+    """Make a batch or a transaction refuse to be empty, and to name a row twice. moto accepts most of these."""
+    plain = getattr(DynamoHandler, operation)
+
+    def checked(self: Any) -> Any:
+        lists = _requested_rows(self)
+        if not lists or not all(lists):
+            raise MockValidationException("a batch or transaction must have at least one item")
+        rows = [row for each in lists for row in each]
+        if len(set(rows)) < len(rows):
+            is_batch = operation.startswith("batch")
+            raise MockValidationException(_DUPLICATES if is_batch else _TWICE)
+        return plain(self)
+
+    setattr(DynamoHandler, operation, checked)
+
+
 def main(port: int = 0) -> None:
     """Serve until the parent process ends.
 
@@ -192,6 +234,13 @@ def main(port: int = 0) -> None:
     for sign in ("<", "<=", ">", ">="):
         _false_between_types(comparisons.COMPARATOR_CLASS[sign])
     _false_between_types(comparisons.FuncBetween)
+    for operation in (
+        "batch_get_item",
+        "batch_write_item",
+        "transact_get_items",
+        "transact_write_items",
+    ):
+        _refuse_unfit(operation)
     server = waitress.create_server(
         DynamoDBRules(DomainDispatcherApplication(create_backend_app)),
         host="127.0.0.1",

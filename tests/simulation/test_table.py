@@ -199,6 +199,7 @@ def test_words_of_refusals(store):
 def test_numbers_are_written_in_one_form(store):
     for text, written in [
         ("1.500", "1.5"), ("1E+2", "100"), ("-0.0", "0"), ("007", "7"), ("1e-3", "0.001"),
+        ("1E-130", f"{'0.':0<131}1"),
         ("12345678901234567890123456789012345678", "12345678901234567890123456789012345678"),
     ]:  # fmt: skip
         store("PutItem", Item={**KEY, "nn": n(text)})
@@ -207,7 +208,7 @@ def test_numbers_are_written_in_one_form(store):
 
 def test_values_and_keys_that_are_none(store):
     for value in [
-        n("1" * 39), n("abc"), n("NaN"), n("1E126"), {"SS": []}, {"SS": ["x", "x"]},
+        n("1" * 39), n("abc"), n("NaN"), n("1E126"), n("1E-131"), {"SS": []}, {"SS": ["x", "x"]},
         {"NS": ["1", "1.0"]}, {"L": [{"SS": []}]},
     ]:  # fmt: skip
         assert store("PutItem", Item={**KEY, "vv": value}) == (INVALID, None), value

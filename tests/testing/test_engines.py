@@ -153,6 +153,33 @@ def test_transactions_are_applied_once_for_each_token(store):
     assert add(1, 2) == ({}, "3")
 
 
+def test_batches_and_transactions_are_neither_empty_nor_name_a_row_twice(store):
+    here = {"TableName": store.name}
+    puts = [{"Item": {**KEY, "a": n(number)}} for number in (1, 2)]
+
+    def batch(operation, one, other):
+        """A batch of one row, and those that are refused: empty ones, and of a row twice."""
+        lists = (one, [], [*one, *other])
+        rows = [{"Keys": each} if operation == "BatchGetItem" else each for each in lists]
+        requests = [{"RequestItems": {store.name: each}} for each in rows]
+        return operation, [*requests, {"RequestItems": {}}]
+
+    def transaction(operation, one, other):
+        return operation, [{"TransactItems": each} for each in ([one], [], [one, other])]
+
+    put, get = {"Put": {**here, **puts[0]}}, {"Get": {**here, "Key": KEY}}
+    for operation, (single, *wrong) in (
+        batch("BatchWriteItem", [{"PutRequest": puts[0]}], [{"PutRequest": puts[1]}]),
+        batch("BatchWriteItem", [{"PutRequest": puts[0]}], [{"DeleteRequest": {"Key": KEY}}]),
+        batch("BatchGetItem", [KEY], [KEY]),
+        transaction("TransactWriteItems", put, {"Delete": {**here, "Key": KEY}}),
+        transaction("TransactGetItems", get, get),
+    ):
+        assert isinstance(store(operation, **single), dict)
+        for request in wrong:
+            assert store(operation, **request) == (INVALID, None), (operation, request)
+
+
 @pytest.mark.parametrize("store", ["embedded", "local"], indirect=True)
 def test_time_to_live_is_not_set_twice(store):
     def switch(enabled, attribute="ttl", **table):

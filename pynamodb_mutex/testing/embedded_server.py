@@ -38,6 +38,7 @@ _DYNAMODB = "com.amazonaws.dynamodb.v20120810"
 _TARGET = "HTTP_X_AMZ_TARGET"
 _TOKEN_SECONDS = 600.0  # how long DynamoDB remembers a ClientRequestToken
 _MAX_CONNECTIONS = 1000  # at waitress' own limit, 100, the next client gets no answer
+_MOST_WRITTEN = 25
 _DUPLICATES = "Provided list of item keys contains duplicates"
 _TWICE = "Transaction request cannot include multiple operations on one item"
 _IDLE_SECONDS = 24 * 3600  # no client of a test is to find its connection closed while idle
@@ -206,7 +207,7 @@ def _requested_rows(handler: Any) -> list[list[tuple[str, str]]]:
 
 
 def _refuse_unfit(operation: str) -> None:
-    """Make a batch or a transaction refuse to be empty, and to name a row twice. moto accepts most of these."""
+    """Make a batch or a transaction refuse to be empty, to name a row twice, and to write too much. moto accepts most of these."""
     plain = getattr(DynamoHandler, operation)
 
     def checked(self: Any) -> Any:
@@ -214,6 +215,8 @@ def _refuse_unfit(operation: str) -> None:
         if not lists or not all(lists):
             raise MockValidationException("a batch or transaction must have at least one item")
         rows = [row for each in lists for row in each]
+        if operation == "batch_write_item" and len(rows) > _MOST_WRITTEN:
+            raise MockValidationException(f"at most {_MOST_WRITTEN} items in a BatchWriteItem")
         if len(set(rows)) < len(rows):
             is_batch = operation.startswith("batch")
             raise MockValidationException(_DUPLICATES if is_batch else _TWICE)

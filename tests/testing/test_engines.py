@@ -178,6 +178,8 @@ def test_batches_and_transactions_are_neither_empty_nor_name_a_row_twice(store):
         assert isinstance(store(operation, **single), dict)
         for request in wrong:
             assert store(operation, **request) == (INVALID, None), (operation, request)
+    many = [{"PutRequest": {"Item": {"kk": s(str(number))}}} for number in range(26)]
+    assert store("BatchWriteItem", RequestItems={store.name: many}) == (INVALID, None)
 
 
 @pytest.mark.parametrize("store", ["embedded", "local"], indirect=True)

@@ -6,14 +6,14 @@ VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 PEERS_VENV ?= .venv-peers
 COMPAT_VENV ?= .venv-compat
-# Arguments for `make demo`, `make trial`, `make simulate`, `make peers`, `make proof`, `make bench`, `make compat`,
-# as in: make demo ARGS=--help
+MUTANTS_VENV ?= .venv-mutants
+# Arguments for `make demo`, `make trial`, `make simulate`, `make bench`, `make compat`, `make mutants`, as in:
+# make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes. Those of one file mostly share a
 # worker (worksteal), and with it the tables and clients that are made once for the file.
 JOBS ?= 4
 
-PROOF = build/proof
 IN_VENV = $(VENV)/bin/python -m
 PYTEST = $(IN_VENV) pytest --numprocesses $(JOBS) --dist worksteal -m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
@@ -70,13 +70,14 @@ demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options
 models: ## check the formal models at small sizes (needs spin and gcc)
 	@$(PYTHON) dev/models/run.py --small
 
-trial: $(VENV)/.installed ## attack the library, and judge what happened (ARGS=... for seed, time, engine)
+trial: $(VENV)/.installed ## attack the library with real processes; judged by Porcupine, which needs Go (ARGS=...)
 	@$(IN_VENV) dev.chaos $(ARGS)
 
 # Other libraries for the same purpose, which nothing of ours may come to need.
-$(PEERS_VENV)/.installed: setup.cfg setup.py dev/peers/requirements.txt
+FOR_PEERS = -e '.[testing]' -r dev/bench/requirements.txt
+$(PEERS_VENV)/.installed: setup.cfg setup.py dev/bench/requirements.txt
 	$(PYTHON) -m venv --clear $(PEERS_VENV)
-	$(call install,$(PEERS_VENV),-e . -r dev/peers/requirements.txt)
+	$(call install,$(PEERS_VENV),$(FOR_PEERS))
 	@touch $@
 
 simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=--help)
@@ -85,22 +86,8 @@ simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (
 races: $(VENV)/.installed ## real threads in drawn orders (ARGS="schedules seed scene ...")
 	@$(VENV)/bin/frontrun $(IN_VENV) dev.races $(or $(ARGS),200 1)
 
-peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same fault injection (ARGS=... for its options)
-	$(IN_VENV) dev.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
-
-# Goes on after a violation, so that the page has it all; fails in the end.
-proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large models, and a page of it
-	@rm -rf $(PROOF)/runs; mkdir -p $(PROOF)
-	@failed=0; \
-	$(MAKE) --no-print-directory trial ARGS='--runs 2 --seconds 60 --keep $(PROOF)/runs $(ARGS)' || failed=1; \
-	$(MAKE) --no-print-directory peers ARGS= || failed=1; \
-	PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) dev/models/run.py >$(PROOF)/models.txt || failed=1; \
-	tail -n 1 $(PROOF)/models.txt; \
-	$(IN_VENV) dev.chaos.page $(PROOF) $(PROOF)/runs || failed=1; \
-	exit $$failed
-
-bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, next to other locks (ARGS=... for its options)
-	$(IN_VENV) dev.bench --python $(PEERS_VENV)/bin/python $(ARGS)
+bench: $(PEERS_VENV)/.installed ## what locks cost, next to other locks (ARGS=... for its options)
+	$(PEERS_VENV)/bin/python -m dev.bench $(ARGS)
 
 $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 	$(PYTHON) -m venv --clear $(COMPAT_VENV)
@@ -109,6 +96,15 @@ $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 
 compat: $(COMPAT_VENV)/.installed ## PynamoDB's own tests, with row locks on every model (ARGS=... for its options)
 	@$(COMPAT_VENV)/bin/python -m dev.compat $(ARGS)
+
+$(MUTANTS_VENV)/.installed: setup.cfg setup.py
+	$(PYTHON) -m venv --clear $(MUTANTS_VENV)
+	$(call install,$(MUTANTS_VENV),-e '.[mutants]')
+	@touch $@
+
+mutants: $(MUTANTS_VENV)/.installed ## change the code, and see whether a test notices (ARGS=... for seed, sample, patterns)
+	@rm -rf mutants
+	@$(MUTANTS_VENV)/bin/python dev/mutants.py $(ARGS)
 
 lint: $(VENV)/.installed ## check style, format, layers and types, and count lines of code
 	$(VENV)/bin/lint-imports --no-cache
@@ -160,8 +156,8 @@ lowest: wheel ## the wheel under tests with the lowest versions that setup.cfg a
 	$(TEST_WHEEL)
 
 clean: ## remove environments and everything built
-	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* htmlcov
+	rm -rf .venv .venv-* build dist mutants *.egg-info .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test coverage lengthy demo models trial simulate races peers proof bench compat lint docs dist wheel newest lowest clean
+.PHONY: help venv test coverage lengthy demo models trial simulate races bench compat mutants lint docs dist wheel newest lowest clean

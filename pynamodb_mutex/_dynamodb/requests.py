@@ -361,7 +361,7 @@ class Requests:
                 # As slots: a value that was seen may itself begin like a slot.
                 values[f"seen {name}"] = value
                 same = path == slot(kind, f"seen {name}")
-            condition = same if condition is None else condition & same
+            condition &= same  # PynamoDB's conditions take None for no condition
         actions = [
             layout.token.set(slot("S", "token")),
             layout.version.set(slot("N", "new_version")),

@@ -8,9 +8,13 @@ from types import SimpleNamespace
 import pytest
 from botocore.client import BaseClient
 from row_models import Account, balance
+from this_process import store_for
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._dynamodb.store import Request as SentRequest
+from pynamodb_mutex._protocol.claim import MOST_WAITING, OwnClaim
+from pynamodb_mutex._protocol.server_time import Bounds
+from pynamodb_mutex._protocol.waiting_line import Take
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
@@ -184,6 +188,84 @@ def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself
     for _ in range(3):
         with Mutex.for_key("a"):
             polls("GetItem")
+
+
+def test_write_spares_a_claim_that_has_ended_by_less_than_dynamodbs_hosts_may_differ(table):
+    store = store_for(table)
+    store.connection.server.bounds = Bounds(1000.0, 0.0, 1001.0, 0.0)
+    assert 999.8 < float(store.now_low(0.0)) <= 999.9
+
+
+# -- the write that takes the lock --------------------------------------------------------------------
+
+LINE = ["first|", "second|", "third|"]
+
+
+def take(how, *, entry="third|", seen=None, watched=None):
+    """Send the acquiring write; return whether it was applied."""
+    contender = Mutex.for_key("a")._attempt(caller(), 0.0, blocks=True).contender
+    values = contender.values(30.0, time.time() + 30) | {"entry": entry, "seen": seen}
+    now, row = current_process().clock(), contender.options.row
+    own = OwnClaim("mine", 30.0)
+    request = contender.store.acquire(row, own, values, now=now, watched=watched, take=how)
+    return request.send().applied
+
+
+def stand(*waiting):
+    actions = [LockItem.waiting.set(list(waiting))]
+    LockItem._get_connection().update_item("a", actions=actions)
+
+
+@pytest.mark.parametrize(
+    ("how", "entry", "left"),
+    [
+        (Take(0), "first|", ["second|", "third|"]),
+        (Take(2), "third|", ["first|", "second|"]),
+        (Take(1, ahead=True), "second|", ["third|"]),
+        (Take(size=3), "third|", None),
+    ],
+)
+def test_write_that_takes_the_lock_removes_its_own_entry_and_those_of_the_dead(
+    table, how, entry, left
+):
+    use("a")
+    stand(*LINE)
+    assert take(how, entry=entry)
+    assert table.get("a").waiting == left
+
+
+@pytest.mark.parametrize("how", [Take(), Take(1), Take(3), Take(size=2), Take(size=4)])
+def test_write_that_takes_the_lock_is_refused_by_another_line_than_it_was_made_for(table, how):
+    use("a")
+    stand(*LINE)
+    assert not take(how)
+    assert table.get("a").waiting == LINE
+
+
+@pytest.mark.parametrize(("place", "changed"), [(2, False), (1, False), (2, True)])
+def test_write_that_passes_the_dead_by_watching_requires_the_place_and_the_token(
+    table, place, changed
+):
+    use("a")
+    stand(*LINE)
+    token = "other" if changed else table.get("a").token
+    how = Take(place, ahead=True, unchanged=True)
+    assert take(how, seen=token) is (place == 2 and not changed)
+
+
+def test_write_by_watching_takes_a_lock_that_was_released_meanwhile(table):
+    with Mutex.for_key("a"):
+        watched = store_for(table).read({"key": {"S": "a"}}, consistent=True).send().claim
+        assert take(None, watched=watched._replace(token="other")) is False
+    assert take(None, watched=watched)
+
+
+@pytest.mark.parametrize(("waiting", "joins"), [(MOST_WAITING - 1, True), (MOST_WAITING, False)])
+def test_line_has_room_for_a_hundred(table, waiting, joins):
+    use("a")
+    stand(*[f"{each}|" for each in range(waiting)])
+    request = store_for(table).join({"key": {"S": "a"}}, "new|", table.get("a").version, 0)
+    assert request.send().applied is joins
 
 
 @pytest.mark.parametrize(("hold", "own"), [(Mutex.for_key, 1), (held_elsewhere, 2)])

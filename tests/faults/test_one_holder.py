@@ -9,9 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from operations_by_hand import acquiring
+from operations_by_hand import acquiring, waiting
 from processes import Fork, forked, workers
 from pynamodb.exceptions import UpdateError
+from sent_requests import TRANSACT
 from signal_receivers import hearing
 from simulated_engine import suspended
 from two_clients import held
@@ -280,6 +281,22 @@ def test_lock_of_a_live_holder_is_not_free_however_long_one_waits(
     assert waiter.acquire(timeout=30)
     assert waiter.abandoned_by is None
     assert waiter.fencing_token == holder.fencing_token + 1
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_claim_that_is_renewed_when_its_watch_is_over_is_not_taken_over(scene, clock, several):
+    holder = scene.taken(lease=10)
+    # by server time the claim would not end for a day: the waiter has to watch it for its lease
+    far = [scene.there.expires_at.set(time.time() + 86_400)]
+    scene.there._get_connection().update_item(scene.key, actions=far)
+    lock = Mutex.for_keys([scene.key], model=scene.here) if several else scene.mutex()
+    waits = waiting(lock)
+    clock.advance(13)
+    scene.proxy.next(after(holder.renew), op=TRANSACT if several else "acquire")
+    assert waits.wake()
+    assert holder.held
+    assert scene.row.token == holder.token
+    waits.interrupt()
 
 
 @pytest.mark.parametrize("knows_the_time", [False, True])

@@ -36,6 +36,12 @@ def test_renewal_that_meets_a_later_end_goes_beyond_it(keys):
         assert not group.lost
 
 
+def test_group_believes_in_the_end_that_was_stored_by_the_attempt_that_was_applied(keys, clock):
+    keys.scene.proxy.next(drop_answer(lambda: clock.advance(3)), op=TRANSACT)
+    group = held(keys.group(lease=20, auto_renew=False))
+    assert [claim.own.expires_at for claim in group._latest.claims] == keys.ends
+
+
 def test_claims_are_not_renewed_if_one_is_not_to_be(keys, clock):
     first, others = OnLost(), OnLost()
     model = keys.scene.here

@@ -389,6 +389,15 @@ def test_ticket_with_a_shorter_lease_is_good_though_its_end_could_not_be_moved(s
     Mutex.attach(ticket, model=scene.there).release()
 
 
+def test_late_request_that_ends_the_claim_sooner_moves_no_end_of_others(scene):
+    giver, kept = held(scene.mutex()), net.late()
+    scene.proxy.next(net.pass_on(), kept, op="renew")
+    taker = Mutex.attach(giver.detach(lease=2), model=scene.there)
+    assert_changes_nothing(scene, kept)
+    taker.release()
+    assert_changes_nothing(scene, kept)
+
+
 @pytest.mark.parametrize("by", ["renew", "renew in the background", "save_data"])
 def test_late_request_of_the_detaching_side_is_not_applied_any_more(scene, clock, by):
     op = by.split()[0]

@@ -76,6 +76,33 @@ def test_release_that_fails_leaves_it_as_it_was_known(scene):
     assert mutex.data == scene.row.data == "old"
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_data_of_the_next_holder_is_not_removed(scene, late):
+    mutex = held(scene.mutex(data="mine"))
+    kept = kept_from(scene.proxy, deny(), op="UpdateItem") if late else None
+    if late:
+        with pytest.raises(UpdateError):
+            mutex.save_data(None)
+    scene.force()
+    scene.taken(data="theirs")
+    if kept is not None:
+        assert_changes_nothing(scene, kept)
+    with pytest.raises(MutexLostError) as lost:
+        mutex.save_data(None)
+    assert lost.value.applied is False
+    assert scene.row.data == "theirs"
+
+
+def test_late_removal_does_not_undo_a_later_write(scene):
+    mutex = held(scene.mutex(data="old"))
+    kept = kept_from(scene.proxy, deny(), op="UpdateItem")
+    with pytest.raises(UpdateError):
+        mutex.save_data(None)
+    mutex.save_data("new")
+    assert_changes_nothing(scene, kept)
+    assert mutex.data == scene.row.data == "new"
+
+
 @pytest.mark.parametrize("own", [None, "of the next"])
 def test_next_holder_of_the_process_finds_it_or_writes_its_own(scene, own):
     mutex = held(scene.mutex())

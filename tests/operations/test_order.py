@@ -21,6 +21,7 @@ from dev.faultproxy import (
     drop_answer,
     drop_request,
     late,
+    pass_on,
     stall,
 )
 from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore, synchronized
@@ -162,6 +163,23 @@ def test_dead_waiters_are_passed_when_the_lock_was_free_for_long_enough(
     with fair(timeout=wait and wait + SLACK):
         assert time.monotonic() - since >= wait - 0.1 * dated
         assert entries() == []
+
+
+@pytest.mark.parametrize("line", [[DEAD, "live|"], ["live|", DEAD]])
+def test_newcomer_does_not_pass_who_has_joined_since_it_judged_the_line(scene, line):
+    held(scene.other()).release()
+
+    def stands(*waiting):
+        actions = [LockItem.waiting.set(list(waiting))]
+        scene.there._get_connection().update_item(scene.key, actions=actions)
+
+    stands(DEAD)
+    time.sleep(PATIENCE + SLACK)
+    # its first write is refused, and shows the line; its second one is to remove it
+    scene.proxy.next(pass_on(), after(lambda: stands(*line)), op="acquire")
+    assert not scene.mutex(fair=True).acquire(blocking=False)
+    assert scene.applied("acquire") == [False, False]
+    assert scene.row.waiting == line
 
 
 @pytest.mark.parametrize("dated", [True, False])

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from pynamodb_mutex._protocol.claim import (
     FORCED_MARK,
     HIGHEST_VERSION,
+    MOST_CHANGES,
     MOST_NUMBERS,
     NO_SERVER_TIME,
     TICK,
+    YEAR_10000,
     Claim,
     Loss,
     ObservedClaim,
@@ -187,6 +189,16 @@ def test_clock_that_stood_still_is_noticed():
     observe = ServerTime().observe
     seen = [(500.0, 10.0, 10.0), (505.0, 11.0, 11.0), (506.0, 12.0, 12.0)]
     assert [observe(*each) for each in seen] == [False, True, False]
+    # by a second, and by what is not worth planning anew
+    assert observe(508.0, 13.0, 13.0)
+    assert not observe(509.0, 13.995, 13.995)
+
+
+def test_date_is_expected_of_the_first_three_answers():
+    server, expected = ServerTime(), []
+    for server.answered in range(4):
+        expected.append(server.may_be_learned)
+    assert expected == [True, True, True, False]
 
 
 BOUNDS = st.builds(
@@ -235,8 +247,9 @@ def watching(*seen):
     return watch
 
 
-def holder(lease=10.0, *, bounds=EXACT, sent=0.0):
+def holder(lease=10.0, *, bounds=EXACT, sent=0.0, seen=0.0):
     tenure = OwnClaim("mine", lease)
+    tenure.saw(seen)
     end, written = tenure.propose(sent, bounds, lease)
     tenure.acquired(claim("mine", end, written), sent, bounds)
     return tenure
@@ -316,6 +329,18 @@ def test_watch_knows_whether_the_lock_changed_hands_since_it_was_seen_before():
     seen = [(row, 0.0) for row in rows]
     changed = [watching(*seen[:count]).changed_hands for count in range(1, 6)]
     assert changed == [False, False, True, False, False]
+
+
+def test_row_shows_a_claim_or_a_result_until_server_time_has_surely_passed_its_end():
+    row = Claim(token="a", expires_at=1005.0, done_until=1005.0)
+    end, tick_later = EXACT.passes(1005.0), EXACT.passes(1005.0 + TICK)
+    just_before = math.nextafter(end, 0.0)
+    assert [row.is_held(at, EXACT) for at in (just_before, end)] == [True, False]
+    assert [row.has_result(at, EXACT) for at in (end, tick_later)] == [True, False]
+    assert row.is_held(math.inf, None)
+    assert row.has_result(math.inf, None)
+    assert not Claim().is_held(0.0, EXACT)
+    assert not Claim().has_result(0.0, EXACT)
 
 
 # -- our own ---------------------------------------------------------------------------------------
@@ -398,6 +423,20 @@ def test_each_guarded_write_has_a_number_of_its_own_that_is_known_until_many_hav
     assert max(numbers) <= HIGHEST_VERSION
 
 
+def test_row_without_a_number_is_the_same_row_for_a_thousand_changes_of_hands():
+    tenure = holder()
+    rows = [claim("other", version=5 + changes) for changes in (1, MOST_CHANGES - 1, MOST_CHANGES)]
+    assert [tenure.has_numbered(row) for row in (*rows, Claim())] == [True, True, False, False]
+    tenure.writes = 7
+    assert not tenure.has_numbered(rows[0])
+
+
+def test_lease_is_longer_than_asked_for_only_if_an_earlier_request_reaches_further():
+    tenure = holder(10.0)
+    assert tenure.propose(5.0, EXACT, 10.0)[1] == 10.0
+    assert tenure.propose(5.0, EXACT, 2.0)[1] == pytest.approx(10.0)
+
+
 @pytest.mark.parametrize(
     ("row", "loss"),
     [
@@ -419,16 +458,28 @@ def test_tokens_differ_and_show_when_they_were_made_if_server_time_was_known():
     bits = [current_process().random_bits() for _ in range(1000)]
     assert len(set(bits)) == 1000
     assert min(map(len, bits)) >= 27
-    for at in (1763798400.123, None):
+    for at in (1763798400.123, 0.5, YEAR_10000 - 1, None):
         token = new_token(at, bits[0])
         assert made_at(token) == made_at(FORCED_MARK + token) == at
     for other in (None, "", "mine", "forced-", "ab" * 16):
         assert made_at(other) is None
+    assert made_at(new_token(YEAR_10000, bits[0])) is None
 
 
-def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_any_more():
-    """The holder's clock stands while a watcher waits out the lease; any answer must show it."""
-    tenure = holder(1.0)  # server time is 1000.0
+def test_claim_that_is_kept_after_the_release_has_no_holder():
+    kept, unnamed, named = claim(), claim()._replace(owner=""), claim()._replace(owner="she")
+    assert [each.is_kept for each in (kept, unnamed, named, Claim())] == [True, False, False, False]
+    assert kept.holder == "nobody (released, and kept by hold_at_least)"
+    assert (unnamed.holder, named.holder) == ("an unnamed owner", "'she'")
+
+
+@pytest.mark.parametrize("seen", [0.0, 9000.0])
+def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_any_more(seen):
+    """The holder's clock stands while a watcher waits out the lease; any answer must show it.
+
+    Also if the end in the row is far ahead, because it had to be later than one that was.
+    """
+    tenure = holder(1.0, seen=seen)  # server time is 1000.0
     row = claim("mine", tenure.expires_at, 1.0)
     watcher, watch = ServerTime(), watching((row, 70.0))
     watcher.observe(1000.0, 70.0, 70.0)

@@ -5,7 +5,13 @@ import ipaddress
 
 import pytest
 
-from pynamodb_mutex._protocol.waiting_line import address_of, id_of, label_of, new_entry
+from pynamodb_mutex._protocol.waiting_line import (
+    address_of,
+    began_at,
+    id_of,
+    label_of,
+    new_entry,
+)
 
 BITS = "0123456789abcdef" * 2
 ID = "6b49d20089abcdef"
@@ -82,3 +88,10 @@ def test_label_is_never_taken_for_an_address(owner):
 @pytest.mark.parametrize("made", ["", "x", ID, f"{ID}|", "!CgAAB8Qw|", f"{ID[:-1]}!CgAAB8Qw|x"])
 def test_other_entries_have_no_address(made):
     assert address_of(made) is None
+
+
+def test_entry_shows_since_when_its_waiter_waits_if_server_time_was_known():
+    assert began_at(entry("10.0.0.7")) == NOW
+    assert began_at(new_entry(NOW + 0.9, BITS, "she")) == NOW
+    for other in (new_entry(None, BITS, "she"), "", "x", "not hexadecimal"):
+        assert began_at(other) is None

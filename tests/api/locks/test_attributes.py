@@ -59,6 +59,8 @@ def test_attributes_are_written_with_the_claim_and_stay_until_others_are_given(r
         assert values(next(rich.held())) == ALL | {"pages": 8}
     with Mutex.for_key("b", model=rich):
         assert next(rich.held("b")).purpose == "none"
+    with Mutex.for_key("b", model=rich, attributes={"pages": 9}, must_exist=True):
+        assert next(rich.held("b")).pages == 9
 
 
 def test_attributes_at_hand_over_attach_and_in_groups(rich):

@@ -10,7 +10,7 @@ from pynamodb import attributes as types
 from test_lock_item import raw, subclass
 from waits import until
 
-from dev.faultproxy import apply_then_500, drop_answer
+from dev.faultproxy import after, apply_then_500, drop_answer
 from pynamodb_mutex import (
     InvalidKeyError,
     InvalidRowError,
@@ -205,13 +205,23 @@ def test_what_cannot_be_closed(table):
         with pytest.raises(InvalidKeyError):
             call()
     assert list(table.scan()) == []
-    row = {"key": {"S": "foreign"}, "name": {"S": "x"}}
-    table._get_connection().connection.client.put_item(TableName=table.Meta.table_name, Item=row)
-    for call in (lambda: LockItem.close("foreign", WHY), lambda: LockItem.open("foreign")):
+    assert not hasattr(RowLockMixin, "close")
+
+
+@pytest.mark.parametrize(
+    "has", [{"name": {"S": "x"}}, {"token": {"S": "x"}}, {"version": {"N": "1"}}]
+)
+def test_row_that_is_no_locks_is_neither_closed_nor_opened(here, table, proxy, has):
+    row = {"key": {"S": "foreign"}, **has}
+    client = table._get_connection().connection.client
+    # somebody makes it just before the write, and again it is seen by the read
+    proxy.next(
+        after(lambda: client.put_item(TableName=table.Meta.table_name, Item=row)), op="UpdateItem"
+    )
+    for call in (lambda: here.close("foreign", WHY), lambda: here.open("foreign")):
         with pytest.raises(InvalidRowError):
             call()
-    assert raw(table, "foreign") == row
-    assert not hasattr(RowLockMixin, "close")
+        assert raw(table, "foreign") == row
 
 
 def test_range_keys_are_closed_one_by_one(engine):

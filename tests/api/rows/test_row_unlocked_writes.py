@@ -18,7 +18,7 @@ from sent_requests import TRANSACT
 from two_clients import held
 
 from dev import faultproxy as net
-from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request
+from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, pass_on
 from pynamodb_mutex import (
     InvalidRowError,
     MutexError,
@@ -148,6 +148,23 @@ def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, l
     # a write that leaves the number of the last guarded one shows that this one was not applied
     assert raised.value.applied is (False if write is update else None)
     assert any_scene.everything == before
+
+
+@every_write
+def test_claim_that_is_renewed_just_before_the_write_stands(any_scene, write):
+    lock = held(any_scene.other(lease=10, auto_renew=False))
+    any_scene.expire()
+    row = any_scene.here.get(any_scene.key)
+    # with a lock table, the first transaction finds the claim, and the second one is to end it
+    won_back = after(lock.renew)
+    any_scene.proxy.next(
+        *[pass_on()] * any_scene.in_table, won_back, op=any_scene.op(write.__name__)
+    )
+    with pytest.raises(RowLockedError):
+        write(row)
+    assert lock.held
+    lock.row.save()
+    assert not any_scene.is_free
 
 
 def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(row_scene):

@@ -1,0 +1,117 @@
+"""What a row that refused a request shows about it: the verdicts, one by one."""
+
+import pytest
+
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, OwnClaim
+from pynamodb_mutex._protocol.outcome import (
+    GuardedWrite,
+    Renewal,
+    Verdict,
+    guarded_write,
+    of_all,
+    renewal,
+    shows_release,
+    was_lost_before_release,
+)
+
+APPLIED, GONE, AGAIN, LOST, NOT_APPLIED, REFUSED = Verdict
+MINE = Claim("mine", 5, 1010.0)
+
+
+@pytest.fixture
+def own():
+    own = OwnClaim("mine", 10.0)
+    own.version, own.proposed = 5, 1020.0
+    return own
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (MINE, Renewal.OVERTAKEN),
+        (MINE._replace(expires_at=1015.0), Renewal.APPLIED),
+        (MINE._replace(expires_at=1020.0), Renewal.OVERTAKEN),
+        (MINE._replace(expires_at=1020.001), Renewal.AGAIN),
+        (MINE._replace(expires_at=None), Renewal.LOST),
+        (MINE._replace(version=6, expires_at=1015.0), Renewal.LOST),
+        (MINE._replace(token="other", expires_at=1015.0), Renewal.LOST),
+        (Claim(), Renewal.LOST),
+    ],
+)
+def test_refused_renewal(own, row, verdict):
+    assert renewal(own, 1015.0, row, applied=False) is verdict
+    assert renewal(own, 1015.0, row, applied=True) is Renewal.APPLIED
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        ([], REFUSED),
+        ([REFUSED, REFUSED], REFUSED),
+        ([REFUSED, AGAIN], AGAIN),
+        ([AGAIN, LOST], NOT_APPLIED),
+        ([AGAIN, NOT_APPLIED, LOST], NOT_APPLIED),
+        ([NOT_APPLIED, GONE], NOT_APPLIED),
+        ([LOST, REFUSED], NOT_APPLIED),
+        ([LOST, GONE], LOST),
+        ([LOST, APPLIED], APPLIED),
+        ([GONE, GONE], APPLIED),
+        ([GONE], LOST),  # the other row still has its claim
+    ],
+)
+def test_write_under_two_claims(verdicts, verdict):
+    assert of_all(verdicts, 2) is verdict
+
+
+@pytest.mark.parametrize(
+    ("row", "end", "verdict"),
+    [
+        (MINE._replace(writes=9), None, APPLIED),
+        (Claim("other", 6, writes=9), None, APPLIED),
+        (MINE._replace(writes=7), None, REFUSED),
+        (MINE._replace(writes=7), 1010.0, AGAIN),
+        (MINE._replace(writes=7), 1010.001, REFUSED),
+        (MINE._replace(writes=8), None, LOST),
+        (Claim("other", 6, writes=7), None, NOT_APPLIED),
+        (Claim("other", 6, writes=8), None, LOST),
+    ],
+)
+def test_refused_guarded_write(own, row, end, verdict):
+    own.writes = 7
+    write = GuardedWrite(9, end)
+    assert guarded_write(own, write, row, row_is_gone=False, may_delete=False) is verdict
+
+
+FORCED = Claim(FORCED_MARK + "x", 6)
+
+
+@pytest.mark.parametrize(
+    ("row", "maybe_applied", "was_lost"),
+    [
+        (FORCED, True, True),
+        (FORCED._replace(version=7), True, False),
+        (Claim("other", 6, 1010.0), True, False),
+        (Claim("other", 6, 1010.0), False, True),
+        (Claim(), True, False),
+    ],
+)
+def test_refused_release_of_a_lost_lock(own, row, maybe_applied, was_lost):
+    assert was_lost_before_release(own, row, maybe_applied=maybe_applied) is was_lost
+
+
+@pytest.mark.parametrize(
+    ("row", "kept_as", "deletes", "shows"),
+    [
+        (Claim("mine", 5), "", False, True),
+        (MINE, "", False, False),
+        (Claim("kept", 6, 1010.0), "kept", False, True),
+        (Claim("other", 6, 1010.0), "", False, True),
+        (Claim("other", 6, 1010.0, abandoned_by="me"), "", False, False),
+        (Claim("other", 7, 1010.0), "", False, False),
+        (FORCED, "", False, False),
+        (Claim("mine", 5), "", True, False),
+        (Claim(), "", False, False),
+    ],
+)
+def test_refused_release_that_a_copy_has_made(own, row, kept_as, deletes, shows):
+    assert shows_release(own, row, kept_as, deletes=deletes) is shows

@@ -1,16 +1,17 @@
 """Benchmark: what this library and other locks on DynamoDB cost in requests, capacity units, CPU, time and memory.
 
-    python -m dev.bench --python .venv-peers/bin/python
+    .venv-peers/bin/python -m dev.bench
 
 Ours is compared with bare boto3, which sends the same two conditional writes by hand and so is the
 floor, and with other locks on DynamoDB. A proxy adds the latency of a network and counts the requests, which
 do not depend on the engine.
 
-`scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `wire` and `proxy` count,
+`scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `wire` counts,
 `tables` and `charts` show the figures. This module has what they share.
 """
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 FLOOR = "bare boto3"
 OURS = "pynamodb-mutex"
@@ -19,37 +20,17 @@ HINTED = f"{OURS}, fair, hints"
 PYTHON_CLIENT = "python-dynamodb-lock"
 BLOCK_LOCK = "dynamodblock"
 DYNDB_MUTEX = "dyndbmutex"
-PEERS = (PYTHON_CLIENT, BLOCK_LOCK, DYNDB_MUTEX)
+WAITERS = (PYTHON_CLIENT, BLOCK_LOCK)
+PEERS = (*WAITERS, DYNDB_MUTEX)
+"""The other libraries. Those before the last wait for a lock that is held."""
+
+LATENCY = 0.005
+"""Seconds that the proxy adds to each request, where a scenario does not compare latencies."""
 
 
 def table_of(name: str) -> str:
     """Return the name of a library's table. Ours finds it in PYNAMODB_MUTEX_TABLE."""
     return f"bench-{name.replace(' ', '-')}"
-
-
-class Library(Protocol):
-    """A lock library in one process.
-
-    Args:
-        lease: Lease in seconds; None for the library's default.
-    """
-
-    def __init__(self, lease: float | None = None) -> None: ...
-
-    def take(self, key: str) -> Any:
-        """Acquire a lock, and wait for it if the library can; return it for `release`, None if it was not acquired."""
-        ...
-
-    def release(self, lock: Any) -> None:
-        """Release a lock that `take` returned."""
-        ...
-
-    def held(self, lock: Any) -> bool:
-        """Return whether the library believes that it holds a lock. Not all libraries can answer this."""
-        ...
-
-    def close(self) -> None:
-        """End the threads of the library, if it has any."""
 
 
 class Setting(NamedTuple):
@@ -75,6 +56,28 @@ class Setting(NamedTuple):
 def failure(error: BaseException) -> dict[str, str]:
     """Return the entry of a library or run that could not be measured, with the reason."""
     return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+
+
+def of_each(names: Iterable[str], measure: Callable[[str], Any]) -> dict[str, Any]:
+    """Measure libraries one after another; return what was found, by name."""
+    found = in_turns(names, 1, lambda name, _: measure(name))
+    return {name: each if "failed" in each else each[0] for name, each in found.items()}
+
+
+def in_turns(
+    names: Iterable[str], rounds: int, measure: Callable[[str, int], Any]
+) -> dict[str, Any]:
+    """Measure libraries, which take turns in each round; return a list for each, or its failure, by name."""
+    found: dict[str, Any] = {name: [] for name in names}
+    for turn in range(rounds):
+        for name, so_far in found.items():
+            if "failed" in so_far:
+                continue
+            try:
+                so_far.append(measure(name, turn))
+            except Exception as error:
+                found[name] = failure(error)
+    return found
 
 
 def engine_title(engine: str) -> str:

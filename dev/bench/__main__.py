@@ -1,7 +1,7 @@
 """The command line of the benchmark: see the package.
 
-It starts the engine, runs each scenario in a process of its own, in the environment that has the other libraries, and
-writes figures, tables and pictures. A scenario that fails or hangs does not end the others.
+It starts the engine, runs each scenario in a process of its own, and writes figures, tables and pictures. A scenario
+that fails or hangs does not end the others. Libraries that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,13 @@ import boto3
 
 import dev.bench
 from dev.bench import OURS, PEERS, Setting, engine_title, table_of
-from dev.bench.libraries import keys_of, versions
+from dev.bench.libraries import create_table, keys_of, versions
 from dev.bench.scenarios import NAMES
 from dev.bench.scenarios.row import TABLE as ROWS_TABLE
 from dev.bench.tables import Table, as_rst, as_text
 from dev.bench.wire import ROOT
-from dev.peers import create_table
 from pynamodb_mutex.testing import (
     Engine,
-    EngineError,
     dynamodb_local,
     embedded_dynamodb,
     use,
@@ -41,106 +39,37 @@ from pynamodb_mutex.testing import (
 )
 
 SCENARIO_SECONDS = 900.0
-"""Seconds after which a scenario is ended."""
-
-FULL_SECONDS = 3600.0
-"""The same with ``--full``."""
+"""Seconds after which a scenario is ended; four times as many with ``--full``."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print tables, write figures and pictures.
-
-    Returns:
-        Exit code: 0, 1 if something could not be measured, 2 for wrong usage or an engine that does not start.
-    """
-    options = _parser().parse_args(arguments)
-    try:
-        try:
-            options.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {options.out}: {error.strerror}") from None
-        found = _versions(options.python)
-        with _engine(options.engine) as engine:
-            return _run(options, engine, found)
-    except (EngineError, UsageError) as error:
-        print(f"dev.bench: {error}", file=sys.stderr)
-        return 2
-
-
-class UsageError(Exception):
-    """An option asks for something that is impossible; the message says why."""
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("dev.bench", description=dev.bench.__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--engine", choices=("embedded", "local"), help="local is taken if it can be had"
-    )
+    """Measure, print tables, write figures and pictures; return 1 if something could not be measured."""
+    summary = (dev.bench.__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser("dev.bench", description=summary)
+    engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
+    parser.add_argument("--engine", choices=engines, help="local is taken if it can be had")
     parser.add_argument("--only", choices=NAMES, action="append", help="one scenario, or several")
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
     sizes.add_argument(
-        "--full", action="store_true", help="all sizes of fair waiting too: 20 minutes more"
+        "--full", action="store_true", help="all sizes of fair waiting: 20 minutes more"
     )
     parser.add_argument(
-        "--python", help="of the environment with the peers; they are left out without"
+        "--out", type=Path, default=Path("build/bench"), help="folder for all files"
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/bench"), help="folder for figures and pictures"
-    )
-    return parser
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with engines[
+        options.engine or ("embedded" if why_no_dynamodb_local() else "local")
+    ]() as engine:
+        return _run(options, engine)
 
 
-def _engine(name: str | None) -> AbstractContextManager[Engine]:
-    """Return an engine by its name; for None DynamoDB Local, or the embedded one where it is missing."""
-    reason = why_no_dynamodb_local()
-    if name == "embedded" or (name is None and reason):
-        if reason and name is None:
-            print(f"embedded engine, not DynamoDB Local: {reason}")
-        return embedded_dynamodb()
-    return dynamodb_local()
-
-
-def _versions(python: str | None) -> dict[str, str | None]:
-    """Return the versions of the libraries that are installed, by name.
-
-    Args:
-        python: Interpreter of the environment with the other libraries; None to leave them out.
-
-    Raises:
-        UsageError: If that environment lacks one.
-    """
-    if python is None:
-        print(f"without --python, these are left out: {', '.join(PEERS)}")
-        return {name: found for name, found in versions().items() if name not in PEERS}
-    code = "import json; from dev.bench.libraries import versions; print(json.dumps(versions()))"
-    try:
-        asked = subprocess.run(
-            [python, "-c", code], env=_environment(), capture_output=True, text=True, check=True
-        )
-    except OSError as error:
-        raise UsageError(f"--python {python}: {error}") from None
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(f"--python {python} cannot be used: {last}") from None
-    found: dict[str, str | None] = json.loads(asked.stdout)
-    missing = [name for name in PEERS if found[name] is None]
-    if missing:
-        raise UsageError(f"--python {python} has no {', '.join(missing)}: see make bench")
-    return found
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment variables for processes that measure."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": table_of(OURS)}
-    # with this, each process would compile all modules anew, which an import in production does not
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    return env
-
-
-def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | None]) -> int:
+def _run(options: argparse.Namespace, engine: Engine) -> int:
     """Run the scenarios, write what they found after each, and return the exit code."""
-    libraries = tuple(found)
+    found = versions()
+    if missing := [name for name in PEERS if name not in found]:
+        print(f"not installed, and left out: {', '.join(missing)}")
     stamp = {
         "commit": _commit(), "date": datetime.now(timezone.utc).date().isoformat(),
         "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "versions": found,
@@ -148,12 +77,12 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
     # figures of other scenarios stay as they are, with the commit at which they were measured
     scenarios: dict[str, Any] = figures(options.out) if options.only else {}
     names = options.only or NAMES
-    setting = Setting(engine.endpoint_url, libraries, options.quick, options.full)
+    setting = Setting(engine.endpoint_url, tuple(found), options.quick, options.full)
     with use(engine):
-        _make_tables(libraries)
+        make_tables(setting.libraries)
         for name in names:
             since = time.monotonic()
-            measured = _measured(name, options.python or sys.executable, setting)
+            measured = _measured(name, setting)
             scenarios[name] = measured | {"took_s": time.monotonic() - since, "measured": stamp}
             write(options.out, scenarios, name)
             print("\n".join(map(as_text, _tables(name, measured))), flush=True)
@@ -161,7 +90,7 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
     pictures = importlib.import_module("dev.bench.charts").draw(ran, options.out)
     print(circumstances(scenarios))
     print(f"results.json, tables and {len(pictures)} pictures are in {options.out}")
-    failed = list(_failures(ran))
+    failed = list(failures(ran))
     for where, why in failed:
         print(f"failed: {where}: {why}", file=sys.stderr)
     return 1 if failed else 0
@@ -184,9 +113,7 @@ def _commit() -> str:
 def figures(folder: Path) -> dict[str, Any]:
     """Return the figures in a folder by scenario; of each, ``measured`` has its commit, date and circumstances."""
     path = folder / "results.json"
-    found: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path.exists() else {}
-    # an earlier version of this program wrote no commit
-    return {name: each for name, each in found.items() if "measured" in each}
+    return json.loads(path.read_text())["scenarios"] if path.exists() else {}
 
 
 def write(folder: Path, scenarios: dict[str, Any], name: str) -> None:
@@ -213,7 +140,7 @@ def circumstances(scenarios: dict[str, Any]) -> str:
     return "".join(f"Measured {where} ({', '.join(those)}).\n" for where, those in names.items())
 
 
-def _make_tables(libraries: tuple[str, ...]) -> None:
+def make_tables(libraries: tuple[str, ...]) -> None:
     """Create the tables of the libraries, empty."""
     client = boto3.client("dynamodb")
     asked = {table_of(name): keys_of(name) for name in libraries} | {ROWS_TABLE: ("pk",)}
@@ -224,14 +151,17 @@ def _make_tables(libraries: tuple[str, ...]) -> None:
         create_table(client, table, keys)
 
 
-def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
+def _measured(name: str, setting: Setting) -> dict[str, Any]:
     """Run a scenario in a process of its own; return what it found, or why there is nothing."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": table_of(OURS)}
+    # with this, each process would compile all modules anew, which an import in production does not
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [python, "-m", "dev.bench.worker", name, json.dumps(setting), str(result)]
+        command = [sys.executable, "-m", "dev.bench.worker", name, json.dumps(setting), str(result)]
         # In a session, and so a process group, of its own: all its children are killed with it, also after a timeout.
-        process = subprocess.Popen(command, env=_environment(), start_new_session=True)
-        seconds = FULL_SECONDS if setting.full else SCENARIO_SECONDS
+        process = subprocess.Popen(command, env=env, start_new_session=True)
+        seconds = SCENARIO_SECONDS * (4 if setting.full else 1)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -241,19 +171,17 @@ def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
                 os.killpg(process.pid, signal.SIGKILL)
         if process.returncode or not result.exists():
             return {"failed": f"its process ended with {process.returncode}: see above"}
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        return json.loads(result.read_text())
 
 
 def _tables(name: str, found: dict[str, Any]) -> list[Table]:
     """Return the tables of a scenario; if it failed, one with the reason."""
     if "failed" in found:
         return [Table(name, ["Failed"], [[found["failed"]]])]
-    made: list[Table] = importlib.import_module(f"dev.bench.scenarios.{name}").tables(found)
-    return made
+    return importlib.import_module(f"dev.bench.scenarios.{name}").tables(found)
 
 
-def _failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
+def failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
     """Find all entries of `failure` in the figures, at any depth; yield the place and the reason of each."""
     if isinstance(found, list):
         found = dict(enumerate(found))
@@ -262,7 +190,7 @@ def _failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
     if "failed" in found:
         yield where, found["failed"]
     for name, each in found.items():
-        yield from _failures(each, f"{where}/{name}" if where else str(name))
+        yield from failures(each, f"{where}/{name}" if where else str(name))
 
 
 if __name__ == "__main__":

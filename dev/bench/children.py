@@ -10,8 +10,10 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import boto3
 import botocore.loaders
 import botocore.session
 
@@ -33,15 +35,13 @@ def preload() -> None:
     botocore.session.create_loader = lambda *_: loader
     session = botocore.session.get_session()
     session.create_client("dynamodb")
-    import boto3
-
     boto3.Session(botocore_session=session).resource("dynamodb")
 
 
-class Child:
-    """A child process that runs a function.
+class Child(AbstractContextManager["Child"]):
+    """A child process that runs a function, and is killed on leaving the block: as if its machine failed.
 
-    The function gets its end of the pipe (`_Pipe`) and then the arguments. `hear` returns what it sends and, in the
+    The function gets its end of the pipe (`Pipe`) and then the arguments. `hear` returns what it sends and, in the
     end, what it returns. The process ends then, whatever threads of it still run.
 
     Args:
@@ -52,27 +52,24 @@ class Child:
 
     def __init__(self, engine: Engine, function: Callable[..., Any], *arguments: Any) -> None:
         self._pipe, theirs = _FORK.Pipe()
-        self._process = _FORK.Process(
-            target=_body, args=(engine, function, theirs, arguments), daemon=True
-        )
+        # sends a value, for which the child waits; and for `multiprocessing.connection.wait`
+        self.send, self.fileno = self._pipe.send, self._pipe.fileno
+        body = (engine, function, theirs, arguments)
+        self._process = _FORK.Process(target=_body, args=body, daemon=True)
         self._process.start()
         theirs.close()
 
-    def send(self, value: Any = None) -> None:
-        """Send a value, for which the child waits."""
-        self._pipe.send(value)
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
-    def hear(self, patience: float = PATIENCE) -> Any:
+    def hear(self) -> Any:
         """Return the next value that the child sends.
-
-        Args:
-            patience: Longest wait in seconds.
 
         Raises:
             ChildError: If the child has raised an error, has ended, or sends nothing.
         """
-        if not self._pipe.poll(patience):
-            raise ChildError(f"nothing was heard of it for {patience:g} s")
+        if not self._pipe.poll(PATIENCE):
+            raise ChildError(f"nothing was heard of it for {PATIENCE:g} s")
         try:
             value, error = self._pipe.recv()
         except EOFError:
@@ -81,39 +78,33 @@ class Child:
             raise ChildError(error)
         return value
 
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the child sends: for `multiprocessing.connection.wait`."""
-        return self._pipe.fileno()
-
     def kill(self) -> None:
-        """Kill the child: it gets no chance to release anything, as if its machine failed."""
         self._process.kill()
         self._process.join()
 
 
-class _Pipe:
-    """A child's end of the pipe: ``wait`` returns the next value that the parent sends."""
+class Pipe:
+    """A child's end of the pipe: `say` sends a value, `wait` returns the next value that the parent sends."""
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.wait = connection.recv
+        self._send = connection.send
+        self.wait, self.fileno = connection.recv, connection.fileno
 
-    def say(self, value: Any = None, error: str | None = None) -> None:
-        """Send a value, or an error, to the parent."""
-        self._connection.send((value, error))
+    def say(self, value: Any, error: str | None = None) -> None:
+        self._send((value, error))
 
 
 def _body(
     engine: Engine, function: Callable[..., Any], connection: Any, arguments: tuple[Any, ...]
 ) -> None:
     """Run a function in the child, and end the process."""
-    pipe = _Pipe(connection)
+    pipe = Pipe(connection)
     try:
         found = environment(engine)
         os.environ.clear()
         os.environ.update(found)
         pipe.say(function(pipe, *arguments))
     except Exception as error:
-        pipe.say(error=f"{type(error).__name__}: {error}"[:300])
+        pipe.say(None, f"{type(error).__name__}: {error}"[:300])
         traceback.print_exc()
     os._exit(0)  # not sys.exit, which would wait for the threads of the libraries

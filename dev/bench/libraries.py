@@ -1,15 +1,19 @@
 """The locks that are measured, each used as its README shows, with its own defaults.
 
 Each is a `Library` with the same few methods, so that the same code measures all; `made` makes one by its name.
-A library is imported only when it is made, for not every environment has all of them.
+A library is imported only when it is made, for not every environment has all of them, and `start` measures that.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from typing import Any
 
 from dev.bench import (
@@ -21,57 +25,142 @@ from dev.bench import (
     OURS,
     PEERS,
     PYTHON_CLIENT,
-    Library,
     table_of,
 )
-from dev.bench.floor import Floor
-from dev.peers import LIBRARIES
 
 PATIENT = 3600.0
 """Timeout in seconds for all that wait: longer than any scenario, so that none gives up."""
 
+_DAY = 86_400
+_KEYS = {
+    PYTHON_CLIENT: ("lock_key", "sort_key"),
+    BLOCK_LOCK: ("lock_id",),
+    DYNDB_MUTEX: ("lockname",),
+}
+
+
+def create_table(client: Any, table: str, keys: tuple[str, ...]) -> None:
+    """Create a table that is billed on demand, whose keys are strings."""
+    schema = zip(keys, ("HASH", "RANGE"), strict=False)
+    client.create_table(
+        TableName=table,
+        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in schema],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
 
 def keys_of(name: str) -> tuple[str, ...]:
     """Return the key attributes of a library's table, all strings."""
-    return ("key",) if name == FLOOR else LIBRARIES[name].keys
+    return _KEYS.get(name, ("key",))
+
+
+class Library:
+    """A lock library in one process.
+
+    Args:
+        lease: Lease in seconds; None for the library's default.
+    """
+
+    def __init__(self, lease: float | None = None) -> None: ...
+
+    def take(self, key: str) -> Any:
+        """Acquire a lock, and wait for it if the library can; return it for `release`, None if it was not acquired."""
+        raise NotImplementedError
+
+    def release(self, lock: Any) -> None:
+        """Release a lock that `take` returned."""
+        lock.release()
+
+    def held(self, lock: Any) -> bool:
+        """Return whether the library believes that it holds a lock. Not all libraries can answer this."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the threads of the library, if it has any."""
+
+
+class Floor(Library):
+    """The least that a lock like ours can cost: the same two conditional writes, by boto3's client as it is.
+
+    It does not renew, wait or retry. A test compares its requests with ours.
+    """
+
+    def __init__(self, lease: float | None = None) -> None:
+        import boto3
+
+        self._lease = lease or 30.0
+        self._client = boto3.client("dynamodb")
+
+    def _update(self, key: str, names: str, values: list[tuple[str, Any]], **more: Any) -> Any:
+        return self._client.update_item(
+            TableName=table_of(FLOOR),
+            Key={"key": {"S": key}},
+            ExpressionAttributeNames={f"#{n}": name for n, name in enumerate(names.split())},
+            ExpressionAttributeValues={f":{n}": dict([typed]) for n, typed in enumerate(values)},
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            **more,
+        )
+
+    def take(self, key: str) -> Any:
+        now, token = time.time(), uuid.uuid4().hex
+        item = self._update(
+            key,
+            "expires_at token key version recordVersionNumber closed owner abandoned_by lease ttl kept_until writes",
+            [
+                ("N", f"{now:.3f}"), ("S", token), ("S", "S"), ("N", "0"), ("N", str(2**63 - 1)), ("S", "S"),
+                ("S", ""), ("S", token), ("S", "bench:1:MainThread"), ("N", f"{self._lease:.3f}"),
+                ("N", f"{now + self._lease:.3f}"), ("N", str(int(now + 7 * _DAY))), ("N", str(int(now * 1000))),
+                ("N", "1"), ("N", "0"),
+            ],
+            ConditionExpression=(
+                "(((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1)) AND"
+                " (((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
+                " (attribute_not_exists (#4) AND attribute_not_exists (#5))) AND (attribute_not_exists (#6) OR"
+                " attribute_type (#6, :5))))"
+            ),
+            UpdateExpression=(
+                "SET #7 = if_not_exists (#6, :6), #1 = :7, #6 = :8, #8 = :9, #0 = :10,"
+                " #9 = if_not_exists (#10, :11), #3 = if_not_exists (#3, :12) + :13,"
+                " #11 = if_not_exists (#11, :14)"
+            ),
+            ReturnValues="ALL_NEW",
+        )["Attributes"]  # fmt: skip
+        return key, token, item["version"]["N"]
+
+    def release(self, lock: Any) -> None:
+        key, token, version = lock
+        now = time.time()
+        self._update(
+            key,
+            "token version expires_at free_since ttl kept_until owner lease",
+            [("S", token), ("N", version), ("N", f"{now:.3f}"), ("N", str(int(now + 7 * _DAY)))],
+            ConditionExpression="((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
+            UpdateExpression="SET #3 = :2, #4 = if_not_exists (#5, :3) REMOVE #2, #6, #7",
+        )
 
 
 class Ours(Library):
-    """This library."""
+    """This library.
 
-    def __init__(self, lease: float | None = None) -> None:
+    If it is fair, the label of a waiter in the row begins with its process id: see `turns`.
+    """
+
+    def __init__(self, lease: float | None = None, **options: bool) -> None:
         from pynamodb_mutex import Mutex
 
         self._for_key = Mutex.for_key
-        self._options: Any = {} if lease is None else {"lease": lease}
+        self._options: Any = options if lease is None else {"lease": lease, **options}
+        if options:
+            # The parts of the default label, but the process id first: the end of a long label is cut off.
+            self._options["owner"] = f"{os.getpid()}@{socket.gethostname()}:MainThread"
 
     def take(self, key: str) -> Any:
         mutex = self._for_key(key, **self._options)
         return mutex if mutex.acquire() else None
 
-    def release(self, lock: Any) -> None:
-        lock.release()
-
     def held(self, lock: Any) -> bool:
         return lock.held and not lock.lost
-
-
-class OursFair(Ours):
-    """This library with ``fair=True``. The label of a waiter in the row begins with its process id: see `turns`."""
-
-    def __init__(self, lease: float | None = None) -> None:
-        super().__init__(lease)
-        # The parts of the default label, but the process id first: the end of a long label is cut off.
-        owner = f"{os.getpid()}@{socket.gethostname()}:MainThread"
-        self._options |= {"fair": True, "owner": owner}
-
-
-class OursHinted(OursFair):
-    """This library with ``fair=True`` and ``hints=True``."""
-
-    def __init__(self, lease: float | None = None) -> None:
-        super().__init__(lease)
-        self._options["hints"] = True
 
 
 class PythonClient(Library):
@@ -81,21 +170,14 @@ class PythonClient(Library):
         import boto3
         from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient
 
-        options: Any = {}
-        if lease is not None:
-            options = {
-                "heartbeat_period": timedelta(seconds=lease / 4),
-                "safe_period": timedelta(seconds=lease * 2 / 3),
-                "lease_duration": timedelta(seconds=lease),
-            }
+        shares = {"heartbeat_period": 1 / 4, "safe_period": 2 / 3, "lease_duration": 1}
+        seconds = {name: lease * share for name, share in shares.items()} if lease else {}
+        options: Any = {name: timedelta(seconds=each) for name, each in seconds.items()}
         resource = boto3.resource("dynamodb")
         self._client = DynamoDBLockClient(resource, table_name=table_of(PYTHON_CLIENT), **options)
 
     def take(self, key: str) -> Any:
         return self._client.acquire_lock(key, retry_timeout=timedelta(seconds=PATIENT))
-
-    def release(self, lock: Any) -> None:
-        lock.release()
 
     def held(self, lock: Any) -> bool:
         return lock.status == lock.LOCKED
@@ -121,9 +203,6 @@ class BlockLock(Library):
         lock.acquire()
         return lock
 
-    def release(self, lock: Any) -> None:
-        lock.release()
-
 
 class DyndbMutex(Library):
     """dyndbmutex, which never waits. One object is kept for each key, in its favour: each new one makes two clients."""
@@ -143,32 +222,24 @@ class DyndbMutex(Library):
             mutex = self._made[key] = self._make(key, region_name=region, **self._options)
         return mutex if mutex.lock() else None
 
-    def release(self, lock: Any) -> None:
-        lock.release()
-
 
 def made(name: str, lease: float | None = None) -> Library:
     """Return a library by its name."""
     return _LIBRARIES[name](lease)
 
 
-_LIBRARIES: dict[str, type[Library]] = {
-    FLOOR: Floor,
-    OURS: Ours,
-    FAIR: OursFair,
-    HINTED: OursHinted,
-    PYTHON_CLIENT: PythonClient,
-    BLOCK_LOCK: BlockLock,
-    DYNDB_MUTEX: DyndbMutex,
-}
+_LIBRARIES: dict[str, Callable[..., Library]] = {
+    FLOOR: Floor, OURS: Ours, FAIR: partial(Ours, fair=True), HINTED: partial(Ours, fair=True, hints=True),
+    PYTHON_CLIENT: PythonClient, BLOCK_LOCK: BlockLock, DYNDB_MUTEX: DyndbMutex,
+}  # fmt: skip
 
 
-def versions() -> dict[str, str | None]:
-    """Return the version of each library in this environment, by name; None for one that is not installed."""
-    found: dict[str, str | None] = {}
-    for name in (FLOOR, OURS, *PEERS):
-        try:
-            found[name] = version("boto3" if name == FLOOR else name)
-        except PackageNotFoundError:
-            found[name] = None
+def versions() -> dict[str, str]:
+    """Return the version of each library that is installed, by name."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {FLOOR: version("boto3")}
+    for name in (OURS, *PEERS):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 
@@ -21,6 +22,43 @@ class Table(NamedTuple):
     note: str = ""
 
 
+Column = tuple[str, str | Callable[[Any], str]]
+"""Head of a column, and the name of its figure; or a function that makes a cell of all figures of a row."""
+
+
+def table(
+    title: str,
+    start: list[str],
+    columns: list[Column],
+    rows: Iterable[tuple[list[str], dict[str, Any]]],
+    note: str,
+) -> Table:
+    """Return a table of figures; what could not be measured has a row with the reason.
+
+    Args:
+        title: Title of the table.
+        start: Heads of the first columns.
+        columns: The other columns.
+        rows: The first cells of each row, and its figures.
+        note: Text below the table.
+    """
+
+    def cells(found: dict[str, Any]) -> list[str]:
+        if "failed" in found:
+            return [f"failed: {found['failed']}", *[""] * (len(columns) - 1)]
+        return [
+            number(found[show]) if isinstance(show, str) else show(found) for _, show in columns
+        ]
+
+    heads = [*start, *(head for head, _ in columns)]
+    return Table(title, heads, [[*begin, *cells(found)] for begin, found in rows], note)
+
+
+def named(libraries: dict[str, dict[str, Any]]) -> Iterable[tuple[list[str], dict[str, Any]]]:
+    """Return rows that begin with the name of a library."""
+    return (([name], found) for name, found in libraries.items())
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Return a figure as text, with some significant digits; a dash for None."""
     if value is None:
@@ -36,33 +74,16 @@ def times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def rows_of(libraries: dict[str, dict[str, Any]], cells: Any, columns: int) -> list[list[str]]:
-    """Return a row of cells for each library; for one that failed, a row with the reason.
-
-    Args:
-        libraries: Figures by the name of the library.
-        cells: Returns the cells after the name, for the figures of a library.
-        columns: Number of columns.
-    """
-    return [
-        [name, f"failed: {found['failed']}", *[""] * (columns - 2)]
-        if "failed" in found
-        else [name, *cells(found)]
-        for name, found in libraries.items()
-    ]
-
-
 def as_text(table: Table) -> str:
     """Return a table for the terminal."""
     lines = [table.columns, *table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
     shown = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
-    rule = "  ".join("-" * width for width in widths)
-    note = [table.note] if table.note else []
-    return "\n".join([table.title, "", shown[0], rule, *shown[1:], *note, ""])
+    return "\n".join([table.title, "", *shown, *filter(None, [table.note]), ""])
 
 
 def as_rst(table: Table) -> str:

@@ -1,12 +1,13 @@
 """Trial of the library with real processes: they lock and write, on a bad network, and are stopped and killed.
 
-A checker compares what the clients were answered with what the store did.
+What the clients called, were answered and believed is judged by Porcupine, a checker that this project did not write
+(``porcupine/main.go``, which needs Go; without it the trial runs, and is not judged).
 
     python -m dev.chaos --seed 1 --seconds 60 --engine local
 
-`run` makes one run. `worker` and `sections` are the clients, `network` and `injector` cause the faults, and `history`
-is what a run records. `checker`, `beliefs` and `liveness` judge the history by the properties P1 to P8 of `verdicts`;
-`page` and `timeline` show the result. `scenarios` has directed runs that show each broken variant of `broken`.
+`run` makes one run. `worker` and `sections` are the clients, `network` and `injector` cause the faults, `history` is
+what a run records, and `report` counts it and finds what Porcupine does not judge. `broken` has broken variants of the
+library, by which the judge is tested.
 """
 
 from pathlib import Path

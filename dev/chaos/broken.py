@@ -2,13 +2,14 @@
 
 Each function returns the patches of one variant; its docstring says what the variant does wrong. `broken` applies them
 by the variant's name. A table's request templates are built once, so a variant that changes them must be applied before
-the first use of the table. `scenarios` has for most variants a schedule that shows the violation.
+the first use of the table. The table in ``tests/simulation/test_schedules.py`` shows each variant caught.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +22,14 @@ from unittest.mock import patch
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
-from pynamodb_mutex import _transactions
+from pynamodb_mutex import _handles, _transactions
+from pynamodb_mutex._dynamodb import store
 from pynamodb_mutex._dynamodb.answers import Answer, Failure
 from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
 from pynamodb_mutex._dynamodb.once_rows import OnceLayout, OnceRequests
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._dynamodb.store import Request, Store
-from pynamodb_mutex._operations import acquire, release
+from pynamodb_mutex._operations import acquire, acquire_several, held, local_queue, release
 from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
 from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
@@ -37,10 +39,11 @@ from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.once import Beginning, Recording, Result, RunContender, complete
 from pynamodb_mutex._operations.release import Ending
 from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._operations.row_write import UnlockedRow
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._protocol import waiting_line
-from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, OwnClaim, Term
+from pynamodb_mutex._protocol import server_time, waiting_line
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim, Term
 from pynamodb_mutex._protocol.outcome import Verdict
 from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 from pynamodb_mutex._protocol.waiting_line import Take, WaitingLine
@@ -50,9 +53,6 @@ from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.runs import Run
 
 Patches = list[Any]
-
-wall_offsets: dict[str, float] = {}
-"""Seconds by which a client's wall clock is wrong, by the URL of its proxy; for clients in one process."""
 
 
 def _exists(self: Layout, value: Any = None) -> Any:
@@ -197,6 +197,11 @@ def counter_reset() -> Patches:
     ]
 
 
+def new_row_from_one() -> Patches:
+    """The fencing tokens of a new row start from 1, though the TTL may have deleted one with higher tokens."""
+    return [patch.object(Store, "next_version", lambda self, now: 0)]
+
+
 def save_moves_end_back() -> Patches:
     """A save writes the end of the lease that was read with the row, and so undoes later renewals."""
     values = Guard.values
@@ -226,10 +231,9 @@ def wall_clock() -> Patches:
 
     def learn(self: Store, reply: Any, sent: float, received: float) -> bool:
         reply.sent, reply.received = reply.sent or sent, received
-        offset = wall_offsets.get(self.model.Meta.host, 0.0)
         server = self.connection.server
         server.answered += 1
-        return server.observe(_wall_clock() + offset, sent, received)
+        return server.observe(_wall_clock(), sent, received)
 
     return [patch.object(Store, "learn", learn)]
 
@@ -460,6 +464,157 @@ def release_all_of_anyone() -> Patches:
         patch.object(Ending, "request", of_anyone),
         patch.object(release, "_make_last", noted),
     ]
+
+
+def watched_by_token() -> Patches:
+    """Who has watched a claim for its lease takes it, also if it was renewed at the last moment."""
+    acquire = Store.acquire
+
+    def careless(self: Store, *args: Any, **options: Any) -> Request:
+        made = acquire(self, *args, **options)
+        text, names = made.kwargs["ConditionExpression"], made.kwargs["ExpressionAttributeNames"]
+        end = next(name for name, stands_for in names.items() if stands_for.endswith("expires_at"))
+        either = rf"({end} = :\d+)"
+        made.kwargs["ConditionExpression"] = re.sub(
+            either, rf"(\1 OR attribute_exists ({end}))", text
+        )
+        return made
+
+    return [patch.object(Store, "acquire", careless)]
+
+
+def hosts_agree() -> Patches:
+    """The clocks of DynamoDB's hosts are taken for equal."""
+    return [patch.object(module, "HOST_SKEW", 0.0) for module in (server_time, store)]
+
+
+def late_taker() -> Patches:
+    """Who waits for a dead holder's lock waits for 3 s more."""
+    passes = Bounds.passes
+    return [patch.object(Bounds, "passes", lambda self, instant: passes(self, instant) + 3.0)]
+
+
+def rare_poller() -> Patches:
+    """A waiter polls ten times as seldom as its options allow."""
+    seldom = staticmethod(lambda previous, poll, uniform: 10 * poll[1])
+    return [patch.object(module, "next_wait", seldom) for module in (local_queue, acquire_several)]
+
+
+def older_upper_bound() -> Patches:
+    """The upper bound of server time comes from the answer that was received last, not from the one that was sent last."""
+    observe = ServerTime.observe
+
+    def latest(self: ServerTime, date: float, sent: float, received: float) -> bool:
+        rose = observe(self, date, sent, received)
+        known = self.bounds
+        if known is not None:
+            self.bounds = Bounds(known.lower, known.lower_at, date + 1, sent)
+        return rose
+
+    return [patch.object(ServerTime, "observe", latest)]
+
+
+def group_believes_proposed() -> Patches:
+    """Locks that are held together count as renewed as soon as the renewal is sent."""
+    propose = HeldClaim.propose_renewal
+
+    def hopeful(self: HeldClaim, lease: float | None = None) -> Any:
+        proposal = propose(self, lease)
+        if self.group is not None:
+            self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
+        return proposal
+
+    return [patch.object(HeldClaim, "propose_renewal", hopeful)]
+
+
+def handed_over_blindly() -> Patches:
+    """A hand-over gives away any claim that is in the row, not only the holder's own."""
+    hand_over = Store.hand_over
+
+    def give(self: Store, key: Any, before: Any, own: Any, values: Any) -> Request:
+        if own.token.startswith(FORCED_MARK):
+            return hand_over(self, key, before, own, values)
+        template = self.requests._passed_on("blindly", self.layout.has_claim, values)
+        return self.update(template, key, {**values, "token": own.token})
+
+    return [patch.object(Store, "hand_over", give)]
+
+
+def unlocked_whatever() -> Patches:
+    """A write without the lock does not ask whether the claim in its row has expired."""
+    request = UnlockedRow.request
+
+    def blind(self: UnlockedRow, now: float) -> Any:
+        with patch.object(Store, "now_low", lambda *_: seconds(1e12)):
+            return request(self, now)
+
+    return [patch.object(UnlockedRow, "request", blind)]
+
+
+def clears_unguarded() -> Patches:
+    """``save_data(None)`` has no guard."""
+
+    def clear(self: Requests) -> Any:
+        layout = self._layout
+        actions = [layout.counted(), layout.data_attribute.remove()]
+        return self._template(actions, layout._hash_key.exists())
+
+    return [patch.object(Requests, "clear_data", property(clear))]
+
+
+def max_hold_ignored() -> Patches:
+    """A lock is renewed after ``max_hold``."""
+    return [patch.object(HeldClaim, "is_over_max_hold", lambda *_: False)]
+
+
+def loss_reported_twice() -> Patches:
+    """``on_lost`` is called twice."""
+    call = Held.call
+
+    def twice(self: Held, name: str, claims: Any) -> None:
+        for _ in range(1 + (name == "on_lost")):
+            call(self, name, claims)
+
+    return [patch.object(Held, "call", twice)]
+
+
+def loss_unreported() -> Patches:
+    """``on_lost`` is never called."""
+    return [patch.object(Held, "call", lambda *_: None)]
+
+
+def loss_by_force() -> Patches:
+    """Each loss that a row shows is reported as one by force."""
+    return [patch.object(held, "loss_of", lambda *_: Loss.FORCED)]
+
+
+def lost_by_failure() -> Patches:
+    """A lock counts as lost once a renewal has failed."""
+    plan = Held.plan_after_failure
+
+    def give_up(self: Held, error: BaseException) -> None:
+        plan(self, error)
+        for claim in self.unreleased:
+            claim.lose(Loss.UNREACHABLE)
+
+    return [patch.object(Held, "plan_after_failure", give_up)]
+
+
+def release_unsent() -> Patches:
+    """A release sends nothing, and the claim stands until its lease ends."""
+
+    def forget(held: Held, **_: Any) -> Any:
+        for claim in held.unreleased:
+            claim.forget()
+        return
+        yield
+
+    return [patch.object(_handles, "release", forget)]
+
+
+def version_from_one() -> Patches:
+    """The fencing tokens of a new row begin at 1."""
+    return [patch.object(Store, "next_version", lambda self, now: 0)]
 
 
 # -- fair waiters ----------------------------------------------------------------------------------
@@ -957,6 +1112,26 @@ OF_HINTS: tuple[Callable[[], Patches], ...] = (
 )
 """Variants that undo a rule of hints, which the trial does not send."""
 
+OF_JUDGE: tuple[Callable[[], Patches], ...] = (
+    watched_by_token,
+    hosts_agree,
+    late_taker,
+    rare_poller,
+    older_upper_bound,
+    group_believes_proposed,
+    handed_over_blindly,
+    unlocked_whatever,
+    clears_unguarded,
+    max_hold_ignored,
+    loss_reported_twice,
+    loss_unreported,
+    loss_by_force,
+    lost_by_failure,
+    release_unsent,
+    version_from_one,
+)
+"""Variants that each break one rule of the simulation's judge."""
+
 BROKEN: dict[str, Callable[[], Patches]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -971,6 +1146,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         closed_by_date,
         fence_at_write,
         counter_reset,
+        new_row_from_one,
         save_moves_end_back,
         renewal_revives,
         wall_clock,
@@ -992,6 +1168,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         danger_unnoticed,
         danger_repeated,
         release_all_of_anyone,
+        *OF_JUDGE,
         join_compares_lists,
         take_leaves_the_dead,
         release_undated,

@@ -1,17 +1,90 @@
-"""The critical sections of a worker: acquire, read, write and release, one class for each way of locking.
+"""The critical sections of a worker: acquire, read, write and release, one class for each way of locking; and their tables.
 
-`worker` chooses one at random, and records what it is answered. The rows and the controls are described in `tables`.
+Each lock has a row of the same name, which its holder writes under its guard, and a control, which the holder writes
+without one. What the controls lose shows that the faults would do harm.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
-from dev.chaos.tables import SEMAPHORE, Tables, Written, control_of
-from pynamodb_mutex import Mutex, Semaphore
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
 
-POLL = (0.02, 0.2)
+from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore
+
+MUTEXES = ("m0", "m1")
+ROWS = ("r0", "r1")
+SEMAPHORE = "s0"
+PERMITS = ("s0#permit-1", "s0#permit-2")
+KEYS = (*MUTEXES, *PERMITS)
+"""Keys of the lock table. For each there is a plain row of the same name, which its holder writes."""
+
+
+class Tables(NamedTuple):
+    """The models of one client.
+
+    Attributes:
+        locks: Model of the lock table.
+        row: Model of rows that carry their lock.
+        plain: Model of the same table without lock attributes, for rows that a Mutex guards and for controls.
+    """
+
+    locks: type[LockItem]
+    row: type[RowLockMixin]
+    plain: type[Model]
+
+
+class Written(Model):
+    """A row that is written.
+
+    Attributes:
+        last: The value of the last write, which no other write has.
+        ticks: Number of writes, counted by the store where it can: it shows a write that was applied twice.
+        fence: Fencing token of the writer's acquisition.
+    """
+
+    name = UnicodeAttribute(hash_key=True)
+    last = UnicodeAttribute(default="start")
+    ticks = NumberAttribute(default=0)
+    fence = NumberAttribute(default=0)
+
+    def state(self) -> str:
+        """Return what the history has of the row."""
+        return f"{self.last}/{self.ticks}"
+
+
+def tables(prefix: str, url: str, *, read_timeout: float = 1.0) -> Tables:
+    """Return the models of a client that sends its requests to a URL."""
+
+    class Shared:
+        host = url
+        connect_timeout_seconds = 1.0
+        read_timeout_seconds = read_timeout
+
+    class RowsMeta(Shared):
+        table_name = f"{prefix}-rows"
+        billing_mode = "PAY_PER_REQUEST"
+        max_retry_attempts = 0
+
+    class Locks(LockItem):
+        class Meta(Shared):
+            table_name = f"{prefix}-locks"
+
+    class Row(RowLockMixin, Written):
+        _connection = None
+
+        class Meta(RowsMeta):
+            pass
+
+    class Plain(Written):
+        _connection = None
+
+        class Meta(RowsMeta):
+            pass
+
+    return Tables(Locks, Row, Plain)
 
 
 class Section:
@@ -23,105 +96,73 @@ class Section:
         **options: Options of the locks.
 
     Attributes:
-        way: Name of this way of locking.
         names: Names of the rows that are locked.
         locks: Token and fencing token of each lock that was acquired, by name.
         rows: The rows as they were read, by name.
         controls: The unguarded controls as they were read, by name of the row.
-        released: Whether the worker has released the locks.
     """
-
-    way = ""
 
     def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
         self.tables, self.names = tables, names
-        self.options = {"poll": POLL, **options}
-        self.locks: dict[str, tuple[str, int]] = {}
+        self.options = {"poll": (0.02, 0.2), **options}
+        self.locks: dict[str, dict[str, Any]] = {}
         self.rows: dict[str, Any] = {}
-        self.controls: dict[str, Written] = {}
-        self.released = False
+        self.controls: dict[str, Any] = {}
 
     def acquire(self) -> bool:
         """Acquire the locks; return whether that succeeded within the timeout."""
         self.lock = self.make_lock()
         taken = self.lock.acquire()
         if taken:
-            self.names = self.names_held
-            holds = zip(self.names, self.single_locks, strict=True)
-            self.locks = {name: (lock.token, lock.fencing_token) for name, lock in holds}
+            held = self.held_locks()
+            self.names = list(held)
+            for name, lock in held.items():
+                self.locks[name] = {"token": lock.token, "fence": lock.fencing_token}
         return taken
 
     def make_lock(self) -> Any:
         raise NotImplementedError
 
-    @property
-    def names_held(self) -> list[str]:
-        """Names of the locks that were acquired, among those that were asked for."""
-        return self.names
-
-    @property
-    def single_locks(self) -> list[Any]:
-        """The handle of each lock that is held, in the order of the names."""
-        return [self.lock]
+    def held_locks(self) -> dict[str, Any]:
+        """Return the handle of each lock that is held, by name."""
+        return {self.names[0]: self.lock}
 
     def read(self) -> None:
         """Read the rows, and their controls."""
+        plain = self.tables.plain
         self.controls = {
-            name: self.tables.plain.get(control_of(name), consistent_read=True)
-            for name in self.names
+            name: plain.get(f"control-{name}", consistent_read=True) for name in self.names
         }
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         raise NotImplementedError
 
-    def release(self) -> None:
-        self.lock.release()
-
-    @property
-    def held(self) -> bool:
-        return not self.released and self.lock.held
-
     def write_controls(self, values: dict[str, str]) -> None:
         """Write the controls without a guard, as a program that trusts the lock alone would."""
         for name, value in values.items():
-            control = self.controls[name]
-            control.read, control.last = control.last, value
-            control.count, control.ticks = control.count + 1, control.ticks + 1
-            control.by, control.fence = self.locks[name]
-            control.save()
+            self.controls[name].last = value
+            self.controls[name].ticks += 1
+            self.controls[name].save()
 
     def changes(self, name: str, value: str) -> list[Any]:
         """Return the changes of a guarded write to a row, as update actions."""
-        row, made = self.rows[name], type(self.rows[name])
-        token, fence = self.locks[name]
-        return [
-            made.last.set(value),
-            made.read.set(row.last),
-            made.count.set(row.count + 1),
-            made.ticks.add(1),
-            made.by.set(token),
-            made.fence.set(fence),
-        ]
+        made, fence = type(self.rows[name]), self.locks[name]["fence"]
+        return [made.last.set(value), made.ticks.add(1), made.fence.set(fence)]
 
     def change(self, name: str, value: str) -> None:
         """Make the same changes in the instance."""
         row = self.rows[name]
-        row.read, row.last = row.last, value
-        row.count, row.ticks = row.count + 1, row.ticks + 1
-        row.by, row.fence = self.locks[name]
+        row.last, row.ticks, row.fence = value, row.ticks + 1, self.locks[name]["fence"]
 
 
 class KeysSection(Section):
     """Several keys at once; the plain rows of the same names are written in one transaction."""
 
-    way = "keys"
-
     def make_lock(self) -> Any:
         return Mutex.for_keys(self.names, model=self.tables.locks, **self.options)
 
-    @property
-    def single_locks(self) -> list[Any]:
-        return list(self.lock.members)
+    def held_locks(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.lock.members, strict=True))
 
     def read(self) -> None:
         self.rows = {name: self.tables.plain.get(name, consistent_read=True) for name in self.names}
@@ -130,10 +171,10 @@ class KeysSection(Section):
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         with self.lock.transaction() as transaction:
             for name, value in values.items():
-                row, fence = self.rows[name], self.locks[name][1]
+                row = self.rows[name]
                 # The usual comparison of fencing tokens, which is not enough. The broken variant "fence-at-write" has
                 # nothing else.
-                newer = type(row).fence <= fence
+                newer = type(row).fence <= self.locks[name]["fence"]
                 transaction.update(row, self.changes(name, value), condition=newer)
         for name, value in values.items():
             self.change(name, value)
@@ -142,23 +183,18 @@ class KeysSection(Section):
 class MutexSection(KeysSection):
     """A Mutex; the plain row of the same name is written in the mutex's transaction."""
 
-    way = "mutex"
-
     def make_lock(self) -> Any:
         # Some are fair. The others take the lock past them, and those that are killed stand in line until they are
         # passed.
         fair = random.random() < 1 / 4
         return Mutex.for_key(self.names[0], model=self.tables.locks, fair=fair, **self.options)
 
-    @property
-    def single_locks(self) -> list[Any]:
-        return [self.lock]
+    def held_locks(self) -> dict[str, Any]:
+        return {self.lock.key: self.lock}
 
 
 class PermitSection(MutexSection):
     """A permit of a semaphore; the plain row of the permit that was acquired is written."""
-
-    way = "permit"
 
     def make_lock(self) -> Any:
         permits = len(self.names)
@@ -166,15 +202,9 @@ class PermitSection(MutexSection):
             SEMAPHORE, permits=permits, model=self.tables.locks, **self.options
         )
 
-    @property
-    def names_held(self) -> list[str]:
-        return [self.lock.key]
-
 
 class RowSection(Section):
     """A row lock; the row is written in one of the four ways to write a locked row."""
-
-    way = "row"
 
     def make_lock(self) -> Any:
         return self.tables.row.locked(self.names[0], **self.options)
@@ -185,39 +215,33 @@ class RowSection(Section):
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         ((name, value),) = values.items()
-        row, way = self.rows[name], chance.randrange(4)
-        if way == 0:
+        row, way = (
+            self.rows[name],
+            chance.choice(("transaction", "save", "unlock", *["update"] * 3)),
+        )
+        if way == "update":
             row.update(self.changes(name, value))
             return
-        before = dict(row.attribute_values)
         self.change(name, value)
-        try:
-            if way == 1:
-                with self.lock.transaction() as transaction:
-                    transaction.save(row)
-            else:
-                row.save(unlock=way == 2)
-        except BaseException:
-            row.attribute_values.update(before)
-            raise
+        if way == "transaction":
+            with self.lock.transaction() as transaction:
+                transaction.save(row)
+        else:
+            row.save(unlock=way == "unlock")
 
 
 class ManySection(Section):
     """Several row locks at once; all the rows are written in one transaction."""
 
-    way = "many"
-
     def make_lock(self) -> Any:
         return self.tables.row.locked_all(self.names, **self.options)
 
-    @property
-    def single_locks(self) -> list[Any]:
-        return list(self.lock._locks)
+    def held_locks(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.lock._locks, strict=True))
 
     def read(self) -> None:
-        self.rows = dict(
-            zip(self.names, self.lock._rows_of(self.lock._current("rows")), strict=True)
-        )
+        rows = self.lock._rows_of(self.lock._current("rows"))
+        self.rows = dict(zip(self.names, rows, strict=True))
         super().read()
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
@@ -228,13 +252,11 @@ class ManySection(Section):
             self.change(name, value)
 
 
-WAYS: dict[str, type[Section]] = {
-    each.way: each
-    for each in (
-        MutexSection,
-        KeysSection,
-        PermitSection,
-        RowSection,
-        ManySection,
-    )
-}
+WAYS: tuple[tuple[type[Section], tuple[str, ...], int], ...] = (
+    *[(MutexSection, MUTEXES, 1)] * 2,
+    (KeysSection, MUTEXES, 2),
+    *[(PermitSection, PERMITS, 2)] * 2,
+    *[(RowSection, ROWS, 1)] * 4,
+    (ManySection, ROWS, 2),
+)
+"""The ways of locking, with the names to choose from and how many of them; some are chosen more often."""

@@ -55,24 +55,13 @@ class Clock:
         self._map[:] = struct.pack(_FORMAT, wall - missed, local - missed)
 
 
-class Shim:
-    """The compiled library."""
-
-    def __init__(self, library: Path, folder: Path) -> None:
-        self._library, self._folder = library, folder
-
-    @classmethod
-    def build(cls, folder: Path) -> Shim | None:
-        """Compile the library into a folder; return None, and print why, if there is no compiler."""
-        compiler = shutil.which("gcc") or shutil.which("cc")
-        if compiler is None:
-            print("no gcc: clocks are left alone")
-            return None
-        library = folder / "shim.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
-        subprocess.run([*command, "-lpthread"], check=True)
-        return cls(library, folder)
-
-    def clock(self, proc: str) -> Clock:
-        """Return the clocks of a new process."""
-        return Clock(self._library, self._folder / f"{proc}.clock")
+def build(folder: Path) -> Path | None:
+    """Compile the library into a folder; return None, and print why, if there is no compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        print("no gcc: clocks are left alone")
+        return None
+    library = folder / "shim.so"
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
+    subprocess.run([*command, "-lpthread"], check=True)
+    return library

@@ -37,7 +37,12 @@ class CannotRunError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare, print a table for each form of row locks; return the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser("dev.compat", description=compat.__doc__)
+    parser.add_argument("--repository", default=REPOSITORY, help="where git finds PynamoDB")
+    folder = ROOT / "build" / "compat"
+    parser.add_argument("--folder", type=Path, default=folder, help="where its tests are kept")
+    parser.add_argument("tests", nargs="*", default=["tests"], help="files of its tests")
+    options = parser.parse_args(arguments)
     # one of the tests expects that tables of different regions are separate
     engines.LOCAL_OPTIONS.remove("-sharedDb")
     try:
@@ -56,25 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n{table(form, plain, found, documented)}")
         failed |= differing(plain, found) != documented
     return int(failed)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "dev.compat", description=(compat.__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument(
-        "--repository",
-        default=REPOSITORY,
-        help="where git finds PynamoDB, as a URL or a path; the version that is installed is taken",
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=ROOT / "build" / "compat",
-        help="where its tests are kept, once they were fetched",
-    )
-    parser.add_argument("tests", nargs="*", default=["tests"], help="files of its tests")
-    return parser
 
 
 def fetched(repository: str, folder: Path, version: str) -> Path:

@@ -185,16 +185,9 @@ class FaultProxy:
         """Log a request; the reply is None if it was not forwarded."""
         status = None if reply is None else reply.status
         seen = Seen(
-            exchange.op,
-            exchange.body,
-            exchange.kind,
-            status == 200,
-            status,
-            fault,
-            reply,
-            exchange.raw,
+            exchange.op, exchange.body, exchange.kind, status == 200, status, fault, reply, exchange.raw,
             exchange.headers,
-        )
+        )  # fmt: skip
         with self._logged:
             self.log.append(seen)
             self._logged.notify_all()

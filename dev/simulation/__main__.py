@@ -17,12 +17,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dev.chaos.broken import BROKEN, OF_ONCE, broken
-from dev.simulation.explore import Choices, explore
+from dev.simulation.calls import counted, public_calls, table
+from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.once import ONCE_WAYS
 from dev.simulation.picture import draw
 from dev.simulation.replay import Client, replay_schedule
-from dev.simulation.schedule import Played, Size, play, shrink
+from dev.simulation.schedule import WAYS, Played, Size, play, shrink
 from pynamodb_mutex.testing import dynamodb_local
 
 if TYPE_CHECKING:
@@ -41,14 +42,18 @@ def main() -> int:
     add("--seconds", type=float, default=10.0, help="play for so long, if not so many")
     add("--size", type=_size, help="how much happens, as it is printed for a violation")
     add("--once", action="store_true", help="play schedules of once, in place of locks")
+    add(
+        "--calls", action="store_true", help="print how often each public call was made; 1 if never"
+    )
     add("--trace", action="store_true", help="print all that happens in one schedule")
     add("--picture", help="draw one schedule into this file, a PNG or SVG")
     add(
         "--explore",
         type=int,
         metavar="FAULTS",
-        help="play all worlds of two clients, one key and so many faults",
+        help="play all worlds of two clients, one lock and so many faults",
     )
+    add("--lock", choices=LOCKS, default="key", help="the kind of lock of these worlds")
     add(
         "--teeth",
         nargs="*",
@@ -71,8 +76,10 @@ def main() -> int:
             return given
         return Size.at_random(random.Random(seed), ONCE_WAYS)
 
+    if options.calls:
+        return _count_calls(seed, options.schedules or 1000)
     if options.explore is not None:
-        return _explore(options.explore)
+        return _explore(options.explore, options.lock)
     if options.trace or options.picture:
         played = play(seed, size_of(seed), keep_trace=True)
         if options.picture:
@@ -120,7 +127,8 @@ def _play_many(
     seed: int, schedules: int | None, seconds: float, size_of: Callable[[int], Size | None]
 ) -> int:
     """Play so many schedules, None for as many as fit into a time; return 1 if one has a violation."""
-    begun, total, counts, violations = time.monotonic(), Counter[str](), Counter[str](), 0
+    begun, total, violations = time.monotonic(), Counter[str](), 0
+    counts, asked = Counter[str](), Counter[str]()
     while total["schedules"] < schedules if schedules else time.monotonic() - begun < seconds:
         at = seed + total["schedules"]
         played = play(at, size_of(at))
@@ -129,6 +137,7 @@ def _play_many(
         total["acquisitions"] += played.acquisitions
         total["seconds"] += round(played.seconds)
         counts.update(played.counts)
+        asked.update(played.asked)
         if played.violation:
             violations += 1
             _print_smallest(at, played)
@@ -136,10 +145,22 @@ def _play_many(
     print(
         f"seeds {seed} to {seed + total['schedules'] - 1}: {total['schedules']:,} schedules, "
         f"{total['requests']:,} requests, {total['acquisitions']:,} acquisitions, "
-        f"{total['seconds'] / 3600:,.1f} simulated hours in {took:.0f} s; {violations} violations"
+        f"{total['seconds'] / 3600:,.1f} hours of requests in {took:.0f} s; "
+        f"{violations} violations"
     )
-    print(", ".join(f"{what} {count:,}" for what, count in sorted(counts.items())))
+    for figures in (counts, asked):
+        print(", ".join(f"{what} {count:,}" for what, count in sorted(figures.items())))
     return 1 if violations else 0
+
+
+def _count_calls(seed: int, schedules: int) -> int:
+    """Play schedules, every fourth one of `once`, and print the public calls; return 1 if one was never made."""
+    counts = Counter[tuple[str, str]]()
+    with counted(counts):
+        for at in range(seed, seed + schedules):
+            play(at, Size.at_random(random.Random(at), ONCE_WAYS if at % 4 == 1 else WAYS))
+    print(table(counts))
+    return 0 if all(counts[call] for call in public_calls()) else 1
 
 
 def _print_smallest(seed: int, played: Played) -> None:
@@ -153,18 +174,18 @@ def _print_smallest(seed: int, played: Played) -> None:
     print(f"smaller: python -m dev.simulation --trace --seed {seed} --size '{fields}'\n")
 
 
-def _explore(faults: int) -> int:
+def _explore(faults: int, kind: str) -> int:
     """Explore the small world; print the trace of a violation, and return 1 for one."""
     begun = time.monotonic()
-    found = explore(faults)
+    found = explore(faults, kind)
     took = time.monotonic() - begun
     print(
-        f"two clients, one key, up to {faults} faults: {found.worlds:,} worlds, "
+        f"two clients, one lock ({kind}), up to {faults} faults: {found.worlds:,} worlds, "
         f"{found.states:,} states in {took:.0f} s; {found.violation or 'no violation'}"
     )
     if found.violation is None:
         return 0
-    print("\n".join(play_small(Choices(found.path), faults, set(), keep_trace=True)[1]))
+    print("\n".join(play_small(Choices(found.path), faults, set(), kind, keep_trace=True)[1]))
     return 1
 
 

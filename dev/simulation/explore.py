@@ -1,4 +1,4 @@
-"""Checks the shipped code in all interleavings of a small world: two clients, one key, a few faults.
+"""Checks the shipped code in all interleavings of a small world: two clients, one lock of some kind, a few faults.
 
 Requests take no time here. The requests and answers that are under way are delivered in every order. Each request also
 meets each kind of fault, as long as the world may have another one. A timer may fire while something is under way; that
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb.exceptions import PynamoDBException
 
 from dev.simulation.judge import Judge, Watched
+from dev.simulation.models import Account, Lock, Order, create_tables
 from dev.simulation.network import Exchange, Fault, Network
-from dev.simulation.schedule import Lock, create_tables
 from dev.simulation.threads import installed
 from dev.simulation.world import Process, ViolationError, World
 from pynamodb_mutex import Mutex
@@ -165,7 +165,7 @@ class SmallWorld(World):
         """
         state = hash((
             self.now,
-            repr(self.tables.rows("locks")),
+            repr([self.tables.rows(table) for table in ("locks", "accounts", "orders")]),
             tuple(sorted(map(repr, map(_described, self._under_way)))),
             tuple(sorted(map(repr, map(_described, self._late)))),
             tuple(sorted(self._received.items())),
@@ -196,14 +196,14 @@ class Explored(NamedTuple):
     states: int
 
 
-def explore(faults: int) -> Explored:
-    """Play all worlds with up to so many faults; stop at the first violation."""
+def explore(faults: int, kind: str = "key") -> Explored:
+    """Play all worlds with up to so many faults and a lock of a kind out of `LOCKS`; stop at the first violation."""
     path: list[int] | None = []
     worlds = 0
     states: set[int] = set()
     while path is not None:
         made = Choices(path)
-        violation, _ = play(made, faults, states)
+        violation, _ = play(made, faults, states, kind)
         worlds += 1
         if violation is not None:
             return Explored(violation, [c for c, _ in made._made], worlds, len(states))
@@ -212,12 +212,17 @@ def explore(faults: int) -> Explored:
 
 
 def play(
-    choices: Choices, faults: int, states: set[int], *, keep_trace: bool = False
+    choices: Choices,
+    faults: int,
+    states: set[int],
+    kind: str = "key",
+    *,
+    keep_trace: bool = False,
 ) -> tuple[str | None, list[str]]:
     """Play one world; return its violation or None, and its trace, which is empty if none is kept."""
     world = SmallWorld(choices, faults, states, keep_trace=keep_trace)
     create_tables(world.tables)
-    Judge(world, {"locks": Watched("")})
+    Judge(world, {"locks": Watched(""), "accounts": Watched("lock_")})
     trace = [] if world.trace is None else world.trace
     with installed(world):
         for name in ("p0", "p1"):
@@ -226,7 +231,7 @@ def play(
             # and equal states would go on differently.
             process.uniform = _in_the_middle
             process.random_bits = partial(_next_bits, itertools.count(), name)
-            process.start_thread("client", partial(_client, world, name))
+            process.start_thread("client", partial(_client, world, name, *LOCKS[kind]))
         try:
             world.run(10 * LEASE)
             for process in world.processes:
@@ -257,11 +262,19 @@ def _described(call: Any) -> tuple[str, str]:
     return str(call.func.__self__), repr(rest)
 
 
-def _client(world: SmallWorld, name: str) -> None:
-    """Acquire the lock, write twice under its guard, release it; report what breaks a promise."""
-    mutex = Mutex.for_key("k", model=Lock, lease=LEASE, auto_renew=False, poll=(2.0, 8.0))
+def _client(
+    world: SmallWorld,
+    name: str,
+    make: Callable[..., Any],
+    work: Callable[[SmallWorld, str, Any], None],
+    rows: list[tuple[str, str]],
+) -> None:
+    """Acquire a lock, write under its guard, release it; report what breaks a promise."""
+    options: dict[str, Any] = {"lease": LEASE, "auto_renew": False, "poll": (2.0, 8.0)}
+    lock = make(**options)
+    world.judge.watch(lock, options)
     begun = world.now
-    mutex.acquire()
+    lock.acquire()
     # The other holds the lock for no time, so nobody waits long. But if a release and its repetition both fail, the
     # lock has to expire.
     allowed = LEASE / 2 if world.faults_met < 2 else LEASE * 1.1
@@ -270,19 +283,53 @@ def _client(world: SmallWorld, name: str) -> None:
             f"I7: {name} waited for {world.now - begun:.0f} s, and nobody worked for so long"
         )
     try:
-        for number in range(2):
-            mutex.save_data(f"{name}-{number}")
+        work(world, name, lock)
     except PynamoDBException as error:
         world.fail(f"I8: {name} could not write: {error!r}")
+    tokens = [(each.token, each.fencing_token) for each in getattr(lock, "members", (lock,))]
     # With two faults it may not be answered in time: then the lock expires.
     try:
-        mutex.release()
+        lock.release()
     except PynamoDBException:
         return
-    row = world.tables.row("locks", ("k",)) or {}
-    # A late copy of the acquiring write may have taken the free lock once more, after a whole cycle of the other: with
-    # the same token and a higher version. That is the one exception of I4: nobody believes in that claim, and it
-    # expires.
-    is_its = row.get("token", {}).get("S") == mutex.token
-    if is_its and "expires_at" in row and int(row["version"]["N"]) == mutex.fencing_token:
-        world.fail(f"I4: {name} released, and the row carries its claim")
+    for (table, key), (token, version) in zip(rows, tokens, strict=True):
+        row, prefix = world.tables.row(table, (key,)) or {}, "lock_" * (table == "accounts")
+        # A late copy of the acquiring write may have taken the free lock once more, after a whole cycle of the other:
+        # with the same token and a higher version. That is the one exception of I4: nobody believes in that claim, and
+        # it expires.
+        is_its = row.get(f"{prefix}token", {}).get("S") == token
+        if is_its and f"{prefix}expires_at" in row and int(row[f"{prefix}version"]["N"]) == version:
+            world.fail(f"I4: {name} released, and the row carries its claim")
+
+
+def _save_twice(_: SmallWorld, name: str, mutex: Mutex) -> None:
+    for number in range(2):
+        mutex.save_data(f"{name}-{number}")
+
+
+def _write_row(_: SmallWorld, name: str, lock: Any) -> None:
+    """Count in the row, by an update and by a save: the judge sees a write that is lost or applied twice."""
+    row = lock.row
+    row.update([Account.data.set(f"{name}-0"), Account.count.add(1)])
+    row.count, row.data = int(row.count) + 1, f"{name}-1"
+    row.save()
+
+
+def _write_another(world: SmallWorld, name: str, group: Any) -> None:
+    """Write a row without a lock in a transaction that both locks guard."""
+    with group.transaction() as transaction:
+        transaction.update(Order("r0"), [Order.data.set(name)])
+    if (world.tables.row("orders", ("r0",)) or {}).get("data") != {"S": name}:
+        world.fail(f"I2: the write of {name} was reported as applied, and is not there")
+
+
+LOCKS: dict[str, tuple[Callable[..., Any], Callable[[SmallWorld, str, Any], None], Any]] = {
+    "key": (partial(Mutex.for_key, "k", model=Lock), _save_twice, [("locks", "k")]),
+    "row": (partial(Account.locked, "r0"), _write_row, [("accounts", "r0")]),
+    "keys": (
+        partial(Mutex.for_keys, ["k", "l"], model=Lock),
+        _write_another,
+        [("locks", "k"), ("locks", "l")],
+    ),
+}
+"""What the clients may lock: how they make the lock, what they write under it, and the rows that carry its claims."""

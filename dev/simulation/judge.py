@@ -1,9 +1,8 @@
 """Checks a simulated world against the protocol's invariants at every step, and against what callers were promised.
 
-The judge sees each change of a row as DynamoDB makes it, and each step of an operation in each process. Claims, fencing
-tokens and writes are judged by the rows alone. Beliefs, losses and wake-ups are judged by what the library says of its own
-state: `Process.note_holder` and `forget_holder`, a claim's `held`, `is_released`, `is_over` and `loss`, and the local queues.
-A mistake there that also hides itself is not seen.
+The judge sees each change of a row as DynamoDB makes it, with the request that makes it. Claims, fencing tokens and writes are
+judged by these alone. What the library tells its users is judged in `handles`, by what their handles say. Nothing that the
+library notes for itself decides.
 
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
@@ -17,45 +16,47 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dev.simulation.handles import (
+    DRIFT,
+    FAR,
+    FORCED_MARK,
+    LATE_FOR,
+    Claim,
+    HandleJudge,
+    values_on,
+)
 from dev.simulation.network import HOST_SKEW
-from dev.simulation.world import EPOCH, Observer
-from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._protocol.claim import FORCED_MARK, YEAR_10000, Loss
-from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, address_of, id_of
+from dev.simulation.world import EPOCH
+from pynamodb_mutex._protocol.waiting_line import address_of, id_of
 from pynamodb_mutex._runtime.callers import caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dev.simulation.handles import Place, Watch
+    from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World
 
-    Place = tuple[str, Any]
-    """A row: the name of its table, and its key."""
-
-
-WAKES_WITHIN = 0.1
-"""Longest time in seconds until a release has woken the next waiter of its process. A thread takes milliseconds."""
-
-LONGEST_HANG = 10.0
-"""Longest time in seconds for which a request may be under way. It exceeds every client's timeouts."""
-
-DISTURBED_FOR = 2.0
-"""Seconds after the end of an outage in which a process may still be late: what it had planned was not done."""
-
-LATE_FOR = 15.0
-"""Seconds after a process stood still or was interrupted, or after requests of it failed, in which others may pass its
-waiters in line. A single request that hangs must not cost the first in line its place: PATIENCE allows for one."""
 
 KEPT_BEYOND = 2.5
 """Longest time in seconds for which a kept claim is beyond ``hold_at_least``. Its end is counted from an upper bound of
 DynamoDB's time."""
 
-DRIFT = 0.02
-"""Share of a duration by which the local clock and server time may differ."""
-
 LATE_WRITE = 1.0
 """Seconds from the sending of a write that begins or ends a claim to its application beyond which it counts as late:
 the times that it writes into the row are out of date by then."""
+
+PATIENCE = 6.0
+"""Seconds for which those behind wait for the first in line, before they pass it for dead."""
+
+STEP = 2.0
+"""Seconds more for which those behind each further one wait."""
+
+YEAR_10000 = 253402300800.0
+"""End of the last second that a date can represent: the TTL of a closed lock is shortly before it, which is never."""
+
+IDLE_SLACK = 1.5
+"""Seconds beyond two polls for which a lock may be free while somebody waits for it."""
 
 IDLE_FIRST = 3.0
 """Longest time in seconds for which a lock is free while a living waiter stands first. The waiter may not know yet that
@@ -91,13 +92,15 @@ class Watched:
     Attributes:
         prefix: Prefix of the claim attributes in its own rows; None if its rows carry no claims.
         locks: The table that has the locks of its rows, and the prefix of their keys there; None if there is none.
+        is_enforced: Whether writes without the lock are refused; otherwise they may end a claim, and lose an update.
     """
 
     prefix: str | None
     locks: tuple[str, str] | None = None
+    is_enforced: bool = True
 
 
-class Judge(Observer):
+class Judge(HandleJudge):
     """Watches the tables and processes of a world, and reports violations to it.
 
     Args:
@@ -105,48 +108,35 @@ class Judge(Observer):
         tables: The tables to watch, by name.
 
     Attributes:
-        acquisitions: Number of acquisitions in which a process has believed.
         writes: Number of times that each write was applied, by the number that the write carries.
-        unguarded: Numbers of writes that the network may apply twice: they were made without a lock, or before somebody
-            deleted a row.
-        detached: Tokens of acquisitions that were detached: whoever has the ticket may take the lock.
-        by_hand: Whether a person or the TTL deletes a row now, rather than a request of a process.
+        unlocked: Numbers of writes without a lock, which the network may apply twice.
+        deletes: Who deletes a row now, in place of a request of a process: "a person" or "the TTL"; None for nobody.
     """
 
     def __init__(self, world: World, tables: Mapping[str, Watched]) -> None:
-        self._world = world
+        super().__init__(world)
         self._tables = tables
-        self._believed: dict[tuple[str, str], list[tuple[Process, Any]]] = {}
-        # keys that more than one claim may be believed to hold; only these are checked at each step
-        self._contested: set[tuple[str, str]] = set()
-        # the number of answers of a process (`Process.answered`) when its clock had stood still
-        self._frozen: dict[Process, int] = {}
         self._versions: dict[Place, int] = {}
-        # tokens of claims that were broken by force, or whose row was deleted by hand: their holders cannot know that
-        self._broken: set[str] = set()
-        self._owners: dict[str, Process] = {}
+        # since when a row has carried its present claim, with the end that it has now
+        self._claimed_since: dict[Place, float] = {}
+        # who makes a write, by its number: the token and version of its claim, and the thread or task
+        self._writers: dict[str, tuple[str, int, int]] = {}
+        # the number of the last write of a thread or task under a claim
+        self._last_writes: dict[tuple[Place, tuple[str, int, int]], int] = {}
+        # rows that were deleted by hand; numbers of writes to a row, and those that were made before that
+        self._remade: set[Place] = set()
+        self._written: dict[Place, set[str]] = {}
+        self._forgotten: set[str] = set()
+        # requests that have counted a guarded write in a row
+        self._counted: set[tuple[int, Place]] = set()
         # of claims with ``hold_at_least``, by their tokens and those of the claims that are kept in their place: true times
         # before which nobody else may hold the lock, and by which it is free
         self._holds: dict[str, tuple[float, float]] = {}
-        # processes whose clocks have stood still: they count too little of the time that has passed
-        self._late_clocks: set[Process] = set()
-        self._began: dict[Any, float] = {}
-        # threads and tasks, by their process and the library's number for them: those that wait now, and since when a
-        # waiting one has had a reason to go on
-        self._waiting: set[tuple[Process, int]] = set()
-        self._to_be_woken: dict[tuple[Process, int], float] = {}
-        self._disturbed: dict[Process, float] = {}
-        # what is held and was reported as in danger: when, and the end of its claims in their rows at that time
-        self._in_danger: dict[Any, tuple[float, float]] = {}
-        self._failures: dict[Process, list[float]] = {}
-        self._interrupted: dict[Process, float] = {}
         # fair waiters, by their entry in the row: whose they are, and when they joined
         self._waiters: dict[str, Process] = {}
         self._joined: dict[str, float] = {}
         # when a late write gave a row a wrong date: see `_is_misled`
         self._misdated: dict[Place, float] = {}
-        # entries that may stand in line though nobody waits there any more
-        self._doubtful: set[str] = set()
         self._free_since: dict[Place, float] = {}
         # entries that stood first when somebody from outside the line took the lock
         self._overtaken: set[tuple[Place, str]] = set()
@@ -158,17 +148,11 @@ class Judge(Observer):
         self._reached: set[Process] = set()
         self._hinted: dict[str, float] = {}
         self._astray: set[str] = set()
-        self.detached: set[str] = set()
-        self.acquisitions = 0
         self.writes: dict[str, int] = {}
-        self.unguarded: set[str] = set()
-        self.by_hand = False
+        self.unlocked: set[str] = set()
+        self.deletes: str | None = None
         world.judge = self
         world.tables.watch = self._changed
-
-    def fail(self, what: str) -> None:
-        """Report a violation. It is raised where the world runs, not in the thread that is judged."""
-        self._world.fail(what)
 
     # -- rows ---------------------------------------------------------------------------------------
 
@@ -177,53 +161,129 @@ class Judge(Observer):
         if watched is None:
             return
         place = (table, key)
-        if self.by_hand:
-            # The holder could not know, and a new row may have a lower fencing token: excuse both. Also what was written
-            # before: a late copy of its acquire makes its claim in the new row, and then a late copy of the write finds
-            # all as it was the first time.
-            prefix = watched.prefix or ""
-            self._broken.add(old.get(f"{prefix}token", {}).get("S", ""))
-            self._versions.pop(place, None)
-            self._free_since.pop(place, None)
-            self.unguarded.update(self.writes)
+        if self.deletes is not None:
+            self._deleted(place, Claim(old, watched.prefix or ""))
             return
         exchange = self._world.network.applying
         assert exchange is not None
         process = exchange.thread.process
         if watched.prefix is not None:
-            self._check_claim(
-                process, place, _Claim(old, watched.prefix), _Claim(new, watched.prefix)
+            before, after = Claim(old, watched.prefix), Claim(new, watched.prefix)
+            term = self._terms.get(before.token or "")
+            is_judged = (
+                watched.is_enforced
+                # the one takes a living claim for dead, the other has written a wrong end
+                and not self._has_jumped(process)
+                and (term is None or not self._has_jumped(term.process))
             )
+            if is_judged:
+                self._check_own(exchange, place, watched.prefix, old, new)
+                self._check_claim(exchange, place, before, after)
+            self._note_term(exchange, place, before, after, breaks=not is_judged)
         if watched.prefix == "":
             self._check_line(process, place, old, new)
             self._check_closed(process, place, old, new)
-        self._check_write(process, place, watched, old, new)
+        self._check_write(exchange, place, watched, old, new)
+        if not new and watched.prefix != "":
+            self._forget(place)
 
-    def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+    def _deleted(self, place: Place, claim: Claim) -> None:
+        """Note that a row is deleted: by hand, of which its holder cannot know, or by the TTL."""
+        self._free_since.pop(place, None)
+        is_by_hand = self.deletes == "a person"
+        self._end_term(place, claim, None, breaks=is_by_hand)
+        if is_by_hand:
+            self._forget(place)
+        else:
+            self._ask("I3 TTL", not self._is_alive(claim), f"the TTL deletes the claim in {place}")
+
+    def _forget(self, place: Place) -> None:
+        """Note that a row was deleted with its fencing token.
+
+        A new row may have a lower one. And a late copy of an acquire makes its claim in it, and then a late copy of a
+        write finds all as it was the first time.
+        """
+        self._versions.pop(place, None)
+        self._remade.add(place)
+        self._forgotten |= self._written.pop(place, set())
+
+    def _note_belief(self, watch: Watch) -> None:
+        super()._note_belief(watch)
+        hold = watch.options.get("hold_at_least")
+        for token in watch.tokens if hold is not None else ():
+            term = self._terms.get(token)
+            if token not in self._holds and term is not None:
+                least = term.since + hold * (1 - DRIFT) - HOST_SKEW
+                most = self._world.now + hold * (1 + DRIFT) + KEPT_BEYOND
+                self._holds[token] = least, most
+
+    def _check_own(
+        self,
+        exchange: Exchange,
+        place: Place,
+        prefix: str,
+        old: dict[str, Any],
+        new: dict[str, Any],
+    ) -> None:
+        """Check that only a request which names a running claim changes it, or what it protects; and that versions grow."""
+        before, after = Claim(old, prefix), Claim(new, prefix)
+        # for others see `_forced` and `_acquired`
+        is_same = after.token in {None, before.token} or (
+            not (after.token or "").startswith(FORCED_MARK) and (after.end is None or after.is_kept)
+        )
+        names = (
+            f"{prefix}{name}" for name in ("version", "lease", "expires_at", "owner", "writes")
+        )
+        changed = [name for name in (*names, "data", "count") if old.get(name) != new.get(name)]
+        if changed and is_same and self._is_alive(before):
+            what = (
+                f"{exchange.thread.process.name} changed {changed} of {place}, and names no claim"
+            )
+            is_own = self._is_named(exchange, place, before)
+            # whoever gives up an acquire does not know the version that it got, if it got one
+            is_own |= before.token not in self._given and before.token in values_on(exchange, place)
+            self._ask("I5 own claim", is_own, what)
+        # without server time, fencing tokens of new rows begin at 1
+        is_undated = not old and exchange.thread.process not in self._dated
+        if new and place[1] != ("deleted",) and not is_undated:
+            lowest = max(before.version, self._versions.get(place, 0))
+            what = f"the fencing token of {place} fell from {lowest} to {after.version}"
+            self._ask("I3 never lower", after.version >= lowest, what)
+        counted = old.get(f"{prefix}writes") != new.get(f"{prefix}writes")
+        if counted and is_same and after.token is not None:
+            request = (id(exchange), place)
+            is_first = request not in self._counted or place in self._remade
+            self._ask("I2 applied once", is_first, f"{exchange.thread} wrote {place} twice")
+            self._counted.add(request)
+
+    @staticmethod
+    def _is_named(exchange: Exchange, place: Place, claim: Claim) -> bool:
+        """Return whether the condition of a request on a row names the claim in it: its token, and its version or its end."""
+        named = values_on(exchange, place)
+        return claim.token in named and not named.isdisjoint((claim.version, claim.end))
+
+    def _check_claim(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         """Check a change of the claim in a row: who may begin, extend or end it."""
+        process = exchange.thread.process
         is_forced = (new.token or "").startswith(FORCED_MARK)
         if is_forced and old.token is not None and new.token != old.token:
-            self._forced(process, place, old, new)
-            return
-        if new.is_kept and old.token is not None and (new.token, new.end) != (old.token, old.end):
+            self._forced(exchange, place, old, new)
+        elif new.is_kept and old.token is not None and (new.token, new.end) != (old.token, old.end):
             self._kept(process, place, old, new)
         elif new.token != old.token and new.end is not None:
-            self._acquired(process, place, old, new)
+            self._acquired(exchange, place, old, new)
         elif new.end is not None and old.end is None and old.token is not None:
             self.fail(f"I5: the ended claim of {old.token} on {place} stands again")
         elif old.end is not None and new.end is not None and new.end < old.end:
             # A claim that was detached may be made to end sooner, once its process does not hold it any more.
-            held = any(claim.own.token == new.token for claim in self._began)
-            if held or new.token not in self.detached:
-                self.fail(f"I1: the end of {new.token} on {place} moved back")
+            may_end = new.token in self.detached and not self._is_believed(new.token or "")
+            self._ask("I1 end", may_end, f"the end of {new.token} on {place} moved back")
         elif new.end is None and old.end is not None:
             self._check_hold(process, place, old)
-        owner = self._owners.get(old.token or "")
-        if new.end is None and owner not in {None, process} and self._is_alive(old):
-            # A write without the lock may end a claim that is dead, but none that is alive.
-            self.fail(f"I5: {process.name} ended the claim of {owner.name} on {place}")
+        if (old.token, old.end) != (new.token, new.end):
+            self._claimed_since[place] = self._world.now
 
-    def _kept(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+    def _kept(self, process: Process, place: Place, old: Claim, new: Claim) -> None:
         """Check that a release before ``hold_at_least`` leaves a claim that ends in time, and is not renewed."""
         assert new.end is not None
         if old.is_kept:
@@ -233,33 +293,24 @@ class Judge(Observer):
             self._holds[new.token or ""] = least, most
             end = new.end - EPOCH
             # without server time the end in the row says nothing
-            is_late = most < end < 1e8 and process not in self._late_clocks
+            is_late = most < end < FAR and process not in self._late_clocks
             if end < least or is_late:
                 self.fail(
                     f"hold: {place} is kept until {end:.1f}, not from {least:.1f} to {most:.1f}"
                 )
         self._versions[place] = new.version
 
-    def _check_hold(self, process: Process, place: Place, old: _Claim) -> None:
+    def _check_hold(self, process: Process, place: Place, old: Claim) -> None:
         """Check that a lock with ``hold_at_least`` becomes another's, or free, no sooner."""
         least, _ = self._holds.get(old.token or "", (-math.inf, 0.0))
         is_alive = self._is_alive(old) or (
-            old.is_kept and old.end is not None and old.end > EPOCH + 1e8
+            old.is_kept and old.end is not None and old.end > EPOCH + FAR
         )
         is_early = self._world.now < least and is_alive and process not in self._interrupted
-        if is_early and self._was_given(old.token):
+        if is_early:
             self.fail(
                 f"hold: {process.name} has {place} at {self._world.now:.1f}, before {least:.1f}"
             )
-
-    def _was_given(self, token: str | None) -> bool:
-        """Return whether a caller has a claim; one whose acquire has failed or was interrupted is not kept for it."""
-        claims = [claim for claim in self._began if claim.own.token == token]
-        locks = [claim.contender.lock() for claim in claims]
-        return not any(
-            lock is not None and claim not in lock._attempts.values()
-            for claim, lock in zip(claims, locks, strict=True)
-        )
 
     def _check_closed(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
@@ -283,12 +334,13 @@ class Judge(Observer):
         others rightly take it for dead. So every waiter whose entry is among the values of the request is doubtful.
         """
         self._failures.setdefault(process, []).append(self._world.now)
-        for value in kwargs.get("ExpressionAttributeValues", {}).values():
-            self._doubtful.add(value.get("S", ""))
-
-    def interrupted(self, process: Process) -> None:
-        """Note that a thread of a process was interrupted; if it stands in line, it leaves it."""
-        self._interrupted[process] = self._world.now
+        for part in [
+            kwargs,
+            *(each for item in kwargs.get("TransactItems", ()) for each in item.values()),
+        ]:
+            for values in (part.get("ExpressionAttributeValues", {}), part.get("Item", {})):
+                for value in values.values():
+                    self._doubtful.setdefault(value.get("S", ""), self._world.now)
 
     def _is_punctual(self, entry: str, failures: int) -> bool:
         """Return whether a waiter lives and had no reason to miss its turn.
@@ -304,14 +356,6 @@ class Judge(Observer):
         since = max(self._world.now - LATE_FOR, self._joined[entry])
         failed = [time for time in self._failures.get(process, []) if time > since]
         return self._runs(process) and len(failed) <= failures
-
-    def _runs(self, process: Process) -> bool:
-        """Return whether a process lives, and nothing but failed requests has delayed it lately."""
-        since = self._world.now - LATE_FOR
-        is_disturbed = (
-            max(self._interrupted.get(process, since), self._disturbed.get(process, since)) > since
-        )
-        return process.lives and process._paused is None and not is_disturbed
 
     def _check_line(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
@@ -329,7 +373,7 @@ class Judge(Observer):
                 if self._interrupted.get(process, -math.inf) >= exchange.sent:
                     # Ctrl-C came while the join was under way. The request that leaves the line was sent after the
                     # join and may have been applied before it. Then the entry stays, and nobody waits there.
-                    self._doubtful.add(entry)
+                    self._doubtful[entry] = self._world.now
         late = self._world.now - exchange.sent
         is_acquired = new.get("token") != old.get("token") and "expires_at" in new
         is_fair = "waiting" in repr(exchange.kwargs.get("ExpressionAttributeNames", {}))
@@ -417,8 +461,8 @@ class Judge(Observer):
         if "expires_at" in new:
             end = float(new["expires_at"]["N"]) - EPOCH
             # an end in the far future stands for none: the holder knew no server time
-            self._free_since[place] = math.inf if end > 1e8 else max(end + GRAIN, self._world.now)
-        elif "expires_at" in old or place not in self._free_since:
+            self._free_since[place] = math.inf if end > FAR else max(end + GRAIN, self._world.now)
+        elif {"expires_at", "closed"} & old.keys() - new.keys() or place not in self._free_since:
             self._free_since[place] = self._world.now
         if before != after and not is_acquired:
             # a join or a leave: whoever stands first now gets the full time to notice
@@ -435,6 +479,8 @@ class Judge(Observer):
             before: The entries in line before.
             after: The entries in line after; the taker and those that it passed are gone.
         """
+        if self._has_jumped(process):
+            return
         removed = [entry for entry in before if entry not in after]
         taker = removed[-1] if removed and self._waiters[removed[-1]] is process else None
         passed = [entry for entry in removed if entry != taker]
@@ -489,54 +535,84 @@ class Judge(Observer):
             if waiter.lives and waiter not in self._failures:
                 self.fail(f"order: {waiter.name} left {entry} in line for {place}")
 
-    def _forced(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
-        """Check a claim that is broken by force, and the one that takes its place if there is one."""
-        self._broken.add(old.token or "")
-        self._check_forced(process, place, old.token or "")
-        if new.end is None:
-            return
-        self._owners[new.token or ""] = process
-        if old.end is None or new.version <= old.version:
-            self.fail(f"I5: {process.name} took {place} by force, and broke no claim")
-        self._versions[place] = new.version
+    def _forced(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
+        """Check a claim that is broken by force, and the one that takes its place if there is one.
 
-    def _check_forced(self, process: Process, place: Place, broken: str) -> None:
-        """Check that force breaks only the claim that it saw: its request carries that claim's token.
-
-        Another may have acquired the lock since, and its claim must stand.
+        Force breaks only the claim that it saw: its request carries that claim's token. Another may have acquired the lock
+        since, and its claim must stand.
         """
-        exchange = self._world.network.applying
-        assert exchange is not None
-        if {"S": broken} not in exchange.kwargs["ExpressionAttributeValues"].values():
-            self.fail(f"I5: {process.name} broke a claim on {place} that it had not seen: {broken}")
+        name = exchange.thread.process.name
+        what = f"{name} broke a claim on {place} that it had not seen: {old.token}"
+        self._ask("I5 force", old.token in values_on(exchange, place), what)
+        if new.end is not None:
+            is_next = old.end is not None and new.version > old.version
+            self._ask("I5 force", is_next, f"{name} took {place} by force, and broke no claim")
+            self._versions[place] = new.version
 
-    def _acquired(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
-        """Check an acquisition: its fencing token is higher, and it takes no claim that is alive."""
-        assert new.token is not None
-        self._owners[new.token] = process
-        # the key "deleted" is used with delete_on_release, where fencing tokens may fall
-        if new.version <= self._versions.get(place, 0) and place[1] != ("deleted",):
-            self.fail(f"I3: the fencing token of {place} did not grow: {new.version}")
+    def _acquired(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
+        """Check an acquisition: its fencing token is higher, and it takes no claim that is alive, unless it was given."""
+        process, now = exchange.thread.process, self._world.now
+        # Without server time, fencing tokens of new rows begin at 1. And the key "deleted" is used with
+        # delete_on_release, where they may fall.
+        is_exempt = place[1] == ("deleted",) or process not in self._dated
+        is_higher = new.version > self._versions.get(place, 0) or is_exempt
+        what = f"the fencing token of {place} did not grow: {new.version}"
+        self._ask("I3 grows", is_higher, what)
         self._versions[place] = new.version
         self._check_hold(process, place, old)
-        is_handed_over = self._owners.get(old.token or "") is process
-        if old.end is None or is_handed_over or old.token in self.detached:
+        self._check_starved(place)
+        if old.end is None:
             return
-        if self._is_alive(old):
-            self.fail(f"I1: {process.name} took {place} before its end: {old.end:.3f}")
+        token = old.token or ""
+        term = self._terms.get(token)
+        if term is not None:
+            what = f"{process.name} took {place}, in which {term.process.name} believes"
+            self._ask("I1 taken", not self._is_believed(token), what)
+        if EPOCH + now >= old.end + HOST_SKEW / 2:
+            self.asked["I1 dead"] += 1
+            return
+        what = f"{process.name} took {place} before its end, {old.end - EPOCH:.3f}, and did not name its claim"
+        self._ask("I1 named", self._is_named(exchange, place, old), what)
+        is_given = token in self.detached or (term is not None and term.process is process)
+        is_watched = now - self._claimed_since.get(
+            place, now
+        ) >= old.lease and old.end in values_on(exchange, place)
+        what = f"{process.name} took {place} before its end: {old.end - EPOCH:.3f}"
+        self._ask("I1 given or watched", is_given or is_watched, what)
 
-    def _is_alive(self, claim: _Claim) -> bool:
+    def _check_starved(self, place: Place) -> None:
+        """Check that a lock which is taken now was not free for long while somebody waited for it alone (I7).
+
+        Each waiter polls at least as often as its options say, and one poll may show what was so a second ago. In a line
+        others are waited for: see `_check_turn`.
+        """
+        now, free_since = self._world.now, self._free_since.get(place, math.inf)
+        row = self._world.tables.row(*place) or {}
+        if now - free_since < IDLE_SLACK or "waiting" in row:
+            return
+        for process in self._world.processes:
+            failed = [when for when in self._failures.get(process, ()) if when > now - LATE_FOR]
+            if not self._runs(process) or failed or process.refuses_threads:
+                continue
+            for watch in self._waiters_for(process, place):
+                if watch.is_single and watch.since < watch.began and "poll" in watch.options:
+                    idle = now - max(free_since, watch.began)
+                    longest = 2 * watch.options["poll"][1] + IDLE_SLACK
+                    what = f"{place} was free for {idle:.1f} s while {watch.process.name} waited"
+                    self._ask("I7 starved", idle <= longest, what)
+
+    def _is_alive(self, claim: Claim) -> bool:
         """Return whether a claim has not ended yet, so that nobody may take it.
 
         A holder that knows no server time writes an end in the far future. Waiters then watch the claim for a whole
         lease by their own clocks, so its end in the row says nothing.
         """
         now = EPOCH + self._world.now
-        return claim.end is not None and now + HOST_SKEW < claim.end < EPOCH + 1e8
+        return claim.end is not None and now < claim.end + HOST_SKEW / 2 < EPOCH + FAR
 
     def _check_write(
         self,
-        process: Process,
+        exchange: Exchange,
         place: Place,
         watched: Watched,
         old: dict[str, Any],
@@ -550,10 +626,9 @@ class Judge(Observer):
         number = _number_of(new)
         prefix = watched.prefix or ""
         writes = f"{prefix}writes"
-        exchange = self._world.network.applying
         # The counter of guarded writes went up, the number did not: the same write was applied again. Not so in a
         # transaction, which raises the counter in the lock's row though it writes other rows.
-        is_single = exchange is not None and exchange.operation != "TransactWriteItems"
+        is_single = exchange.operation != "TransactWriteItems"
         is_same = new.get(f"{prefix}token") == old.get(f"{prefix}token")
         is_repeated = is_same and is_single and new.get(writes) != old.get(writes)
         # In a row that is written by transactions only the count shows that one was applied again.
@@ -563,203 +638,46 @@ class Judge(Observer):
         if new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new:
             return  # an acquisition that writes the payload, which is no guarded write
         self.writes[number] = self.writes.get(number, 0) + 1
-        if self.writes[number] > 1 and number not in self.unguarded:
-            self.fail(f"I2: the write {number} of {place} was applied twice")
+        self._written.setdefault(place, set()).add(number)
+        # without a lock, a request that met a fault may be applied again
+        is_excused = number in self._forgotten or {number} <= self.unlocked & self._doubtful.keys()
+        what = f"the write {number} of {place} was applied twice"
+        self._ask("I2 once", self.writes[number] == 1 or is_excused, what)
         claim = self._claim_of(place, watched, old)
-        owner = self._owners.get(claim.token or "")
-        if owner not in {None, process} and self._is_alive(claim):
-            self.fail(f"I2: {process.name} wrote {place} under the claim of {owner.name}")
-        if "count" in new:
+        writer = self._writers.get(number)
+        if writer is None:
+            what = f"{exchange.thread} wrote {place} without its lock, under a claim"
+            is_own = not self._is_alive(claim) or self._is_named(exchange, place, claim)
+            self._ask("I2 without a lock", is_own or not watched.is_enforced, what)
+        else:
+            is_own = claim.end is not None and (claim.token, claim.version) == writer[:2]
+            what = f"{exchange.thread} wrote {place} under the claim of {claim.token}, not {writer[:2]}"
+            self._ask("I2 own claim", is_own, what)
+            last = self._last_writes.get((place, writer), 0)
+            what = f"the write {number} of {place} was applied after {last}"
+            in_order = int(number) >= last or number in self._forgotten
+            self._ask("I2 order", in_order, what)
+            self._last_writes[place, writer] = int(number)
+        if "count" in new and watched.is_enforced:
             before = int(old.get("count", {"N": "0"})["N"])
-            if int(new["count"]["N"]) != before + 1:
-                self.fail(f"I2: the write {number} of {place} loses an update")
+            what = f"the write {number} of {place} loses an update"
+            self._ask("I2 no lost update", int(new["count"]["N"]) == before + 1, what)
 
-    def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> _Claim:
+    def writes_under(self, handle: Any, *numbers: str) -> None:
+        """Note that the running thread or task is about to write under a lock, by these numbers."""
+        writer = (handle.token, handle.fencing_token, caller(labelled=False).number)
+        self._writers.update(dict.fromkeys(numbers, writer))
+
+    def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> Claim:
         """Return the claim that guards a row: in the row itself as it was, or in the lock table."""
         if watched.locks is None:
-            return _Claim(old, watched.prefix or "")
+            return Claim(old, watched.prefix or "")
         table, prefix = watched.locks
-        return _Claim(self.row(table, f"{prefix}{place[1][0]}"), "")
+        return Claim(self.row(table, f"{prefix}{place[1][0]}"), "")
 
     def row(self, table: str, key: str) -> dict[str, Any]:
         """Return the present row of a table whose key is a hash key alone; empty if there is none."""
         return self._world.tables.row(table, (key,)) or {}
-
-    # -- beliefs and losses -------------------------------------------------------------------------
-
-    def believes(self, process: Process, claim: Any) -> None:
-        """Note a claim that a process may believe to hold from now on."""
-        self.acquisitions += 1
-        # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
-        # a renewal, so a loss of this claim is excused: see `ended`.
-        self._began[claim] = math.inf if process.refuses_threads else self._world.now
-        hold = claim.options.hold_at_least
-        if hold is not None:
-            since = self._world.now
-            least, most = (
-                since + hold * (1 - DRIFT) - HOST_SKEW,
-                since + hold * (1 + DRIFT) + KEPT_BEYOND,
-            )
-            self._holds.setdefault(claim.own.token, (least, most))
-        if claim.contender.caller != caller(labelled=False).number:
-            # Another thread or task runs this step: it has handed the lock over to the waiter, which must go on soon.
-            self._expect(process, claim.contender)
-        place = (claim.store.connection.table_name, claim.key)
-        claims = self._believed.setdefault(place, [])
-        if (process, claim) not in claims:
-            claims.append((process, claim))
-        if len(claims) > 1:
-            self._contested.add(place)
-
-    def ended(self, process: Process, store: Any, key: str, claim: Any) -> None:
-        """Check, when a claim has ended, that its process had tried to renew it; expect that the next waiter is woken.
-
-        Args:
-            process: The process that held the lock.
-            store: The store of the lock's model.
-            key: The lock's key.
-            claim: The claim that has ended.
-        """
-        began, now = self._began.pop(claim, math.inf), self._world.now
-        self._check_danger(process, claim, now - began)
-        queue = process.queues.get((store, key))
-        if queue is not None and queue.holder is claim and queue.turns:
-            self._expect(process, queue.turns[0].contender)
-        if (
-            # A claim whose answer came late has little left of its lease, and may be lost before its first renewal is
-            # due.
-            now - began < claim.lease / 2
-            or claim.belief.state is not State.LOST
-            or claim.belief.loss not in {Loss.EXPIRED, Loss.UNREACHABLE}
-            or not claim.options.auto_renew
-            or claim.options.max_hold is not None
-        ):
-            return
-        since = max(began, now - claim.lease)
-        if self._disturbed.get(process, -1.0) >= since - DISTURBED_FOR or process.refuses_threads:
-            return
-        for sent in reversed(self._world.network.log):
-            # A renewal that was sent before `since` counts too, if it may still be under way: no further one is sent
-            # while two are, and a request may hang for longer than a short lease. Such a renewal may even be from
-            # before the lock was lost and won back by a renewal that its holder asked for.
-            if sent.sent < since - LONGEST_HANG:
-                break
-            hangs = sent.client.hangs_for if sent.thread.name.endswith("worker") else 0.0
-            if sent.sent < since - hangs or sent.thread.process is not process:
-                continue
-            if claim.own.token in repr(sent.kwargs):
-                return
-        self.fail(f"I6: {process.name} let {key} expire, and did not try to renew it")
-
-    def called(self, process: Process, call: Any) -> None:
-        """Check a call of ``on_danger``: once for each danger, while the lock is held, and not long before its end."""
-        if call.name != "on_danger":
-            return
-        claim, held = call.claim, call.claim.together
-        if held.is_over:
-            self.fail(f"I6: {process.name} reports a danger of {claim.key}, which is over")
-        left = held.ends - claim.shared.now
-        if left > max(each.lease for each in held.unreleased) / 2:
-            self.fail(f"I6: {process.name} reports a danger of {claim.key}, {left:.1f} s too early")
-        end = min(each.own.expires_at for each in held.unreleased)
-        if self._in_danger.get(held, (0.0, 0.0))[1] == end:
-            self.fail(f"I6: {process.name} reports the same danger of {claim.key} twice")
-        self._in_danger[held] = (claim.shared.now, end)
-
-    def _check_danger(self, process: Process, claim: Any, held_for: float) -> None:
-        """Check that ``on_danger`` was called before the lease of a claim has run out, if its process ran meanwhile."""
-        if (
-            not claim.contender.on_danger
-            # An answer may show that server time is a second further on than was known: then there is no time between.
-            or claim.lease < 10
-            or held_for < claim.lease / 2
-            or claim.belief.state is not State.LOST
-            or claim.belief.loss not in {Loss.EXPIRED, Loss.UNREACHABLE}
-            or self._disturbed.get(process, -math.inf) >= self._world.now - claim.lease
-            or process.refuses_threads
-        ):
-            return
-        since = min(each.own.term.since for each in claim.together.claims)
-        if self._in_danger.get(claim.together, (-math.inf, 0.0))[0] < since:
-            self.fail(f"I6: {process.name} did not report the danger before it lost {claim.key}")
-
-    # -- wake-ups within a process ------------------------------------------------------------------
-
-    def _expect(self, process: Process, contender: Any) -> None:
-        """Expect that a waiter goes on soon, if it sleeps now; one that waits for an answer goes on with that."""
-        waiter = (process, contender.caller)
-        if waiter in self._waiting:
-            self._to_be_woken.setdefault(waiter, self._world.now)
-
-    def waits(self, process: Process, caller: int) -> None:
-        """Note that a thread or task of a process sleeps until it is woken or a time comes."""
-        self._waiting.add((process, caller))
-
-    def goes_on(self, process: Process, caller: int) -> None:
-        """Note that a thread or task goes on; check that it was woken as soon as it had to be."""
-        waiter = (process, caller)
-        self._waiting.discard(waiter)
-        since = self._to_be_woken.pop(waiter, None)
-        if since is None:
-            return
-        # A task cannot go on while its loop's thread sends a request of another task, as it does where the system
-        # refuses threads. The thread of a waiter that is no task has had its last answer before it began to wait.
-        waited = self._world.now - max(since, self._world.running.answered_at)
-        if waited > WAKES_WITHIN:
-            self.fail(f"I7: a release in {process.name} woke the next in line after {waited:.1f} s")
-
-    def disturbed(self, process: Process) -> None:
-        """Excuse a process that is late: it has been disturbed, as by an outage that begins or ends now."""
-        self._disturbed[process] = self._world.now
-        for waiter in [each for each in self._to_be_woken if each[0] is process]:
-            del self._to_be_woken[waiter]
-
-    def froze(self, process: Process) -> None:
-        """Excuse what a process believes from now, when its clock has stood still, until it has had an answer (I1)."""
-        self._frozen[process] = process.answered
-        self._late_clocks.add(process)
-
-    def stepped(self, _: Process) -> None:
-        """Check, after a step of any process, that no two claims on one key are believed in."""
-        if self._contested:
-            for place in sorted(self._contested):
-                self._check_belief(place)
-
-    def _check_belief(self, place: tuple[str, str]) -> None:
-        """Ask each claim on a key whether its process believes to hold it; at most one may say so."""
-        world = self._world
-        running = world.process
-        alive, believers = [], []
-        for process, claim in self._believed[place]:
-            # asked as the process itself: by its clock, and not as a claim inherited from a parent
-            world.enter(process)
-            if self._may_believe(process, claim):
-                alive.append((process, claim))
-                if claim.held and not self._is_excused(process):
-                    believers.append((process, claim))
-        world.enter(running)
-        self._believed[place] = alive
-        if len(alive) < 2:
-            self._contested.discard(place)
-        if len(believers) > 1:
-            names = ", ".join(f"{p.name} ({c.own.version})" for p, c in believers)
-            self.fail(f"I1: {names} believe that they hold {place}")
-
-    def _may_believe(self, process: Process, claim: Any) -> bool:
-        """Return whether a process may believe in a claim now or later; an expired claim may be won back."""
-        if not process.lives or claim.is_released or claim.own.token in self._broken:
-            return False
-        return not claim.is_over or claim.loss is None or claim.loss.can_be_won_back
-
-    def _is_excused(self, process: Process) -> bool:
-        """Return whether a process may believe wrongly: its clock stands still, or did, and no answer came since."""
-        if process.frozen_at is not None:
-            return True
-        answered = self._frozen.get(process)
-        if answered is not None and process.answered > answered:
-            del self._frozen[process]
-            return False
-        return answered is not None
 
 
 def line_of(row: dict[str, Any]) -> list[str]:
@@ -774,23 +692,3 @@ def _number_of(row: dict[str, Any]) -> str | None:
     """
     data: str | None = row.get("data", {}).get("S")
     return None if data is None else data.strip('"')
-
-
-class _Claim:
-    """The claim in a row.
-
-    Attributes:
-        token: Token of the last acquisition; None if there was none.
-        end: Server time at which the claim ends; None if the lock is free.
-        version: Fencing token; 0 if there is none.
-        is_kept: Whether it is held by nobody: a release before ``hold_at_least`` has left it.
-    """
-
-    __slots__ = ("end", "is_kept", "token", "version")
-
-    def __init__(self, row: dict[str, Any], prefix: str) -> None:
-        self.token: str | None = row.get(f"{prefix}token", {}).get("S")
-        end = row.get(f"{prefix}expires_at")
-        self.end = None if end is None else float(end["N"])
-        self.is_kept = end is not None and f"{prefix}owner" not in row
-        self.version = int(row.get(f"{prefix}version", {"N": "0"})["N"])

@@ -20,6 +20,7 @@ from botocore import xform_name
 from botocore.client import BaseClient
 from botocore.exceptions import (
     ClientError,
+    ConnectionClosedError,
     ConnectTimeoutError,
     EndpointConnectionError,
     ReadTimeoutError,
@@ -43,6 +44,9 @@ HOST_SKEW = 0.1
 """Largest difference between the clocks of two of DynamoDB's hosts, in seconds."""
 
 
+MINUTES = 600.0
+"""Seconds after which a request is applied at the latest, or once more."""
+
 LATEST_READ = 1.0
 """Largest age of what an eventually consistent read shows, in seconds."""
 
@@ -65,7 +69,9 @@ KINDS = {
     "lost_request": "not delivered; the client waits for its timeout",
     "lost_answer": "applied, and the answer is lost",
     "late": "the client gives up; applied so many seconds later",
+    "very_late": "the same, minutes later",
     "duplicated": "applied, and once more so many seconds later",
+    "redoubled": "the same, minutes later",
     "repeated": "applied, and once more so many seconds later by a proxy, which returns the second answer",
     "failed_before": "answered by a 500, and not applied",
     "failed_after": "answered by a 500, and applied",
@@ -74,6 +80,10 @@ KINDS = {
     "nonsense": "answered by something that is not DynamoDB",
     "undated": "answered without a Date",
     "partial": "of a batch only a part is done",
+    "conflict": "of a write: refused, because another transaction is under way",
+    "reset": "applied or not; the connection is closed",
+    "preempted": "its thread stands still between the preparation of the request and its sending",
+    "slow": "the request and its answer take 2 ms to 1 s each",
 }
 """What each kind of fault does."""
 
@@ -91,6 +101,9 @@ class Faults:
         shares = {kind: rng.random() * level for kind in KINDS if rng.random() < 0.5}
         # a denied request is not retried, so many of them would end most calls early
         shares["denied"] = shares.get("denied", 0.0) / 10
+        # in some worlds nothing is fast; last, because what was not met by another fault counts
+        shares.pop("slow", None)
+        shares["slow"] = rng.choice((0.0, 0.0, 0.0, 0.1, 1.0))
         return cls(**shares)
 
     def draw(self, rng: random.Random) -> Fault | None:
@@ -112,8 +125,9 @@ class Exchange:
         client: The client that sends it.
         operation: DynamoDB's name of the operation, such as UpdateItem.
         kwargs: Its parameters, as botocore's client takes them.
-        sent: True time at which it was sent.
+        sent: True time at which it was sent or, if its thread is preempted, was to be sent.
         fault: The fault that it meets; None for none.
+        evaluated: True time at which DynamoDB evaluated it for the answer that arrives; infinity if none does.
     """
 
     thread: Thread
@@ -122,6 +136,7 @@ class Exchange:
     kwargs: dict[str, Any]
     sent: float
     fault: Fault | None = None
+    evaluated: float = math.inf
 
 
 @cache
@@ -226,6 +241,11 @@ class Network:
         self.requests += 1
         exchange = Exchange(thread, client, operation, kwargs, world.now)
         self.log.append(exchange)
+        fault = exchange.fault = self.script(exchange) or self.faults.draw(world.rng)
+        if fault is not None and fault.kind == "preempted":
+            world.judge.failed(thread.process, kwargs)
+            world.note(str(thread), f"stands still before it sends {operation}")
+            world.sleep(world.rng.choice((0.05, 0.5, 3.0)) * world.rng.random())
         world.note(str(thread), f"sends {operation}")
         self._carry(exchange)
         # The thread is woken with a function, which returns the answer or raises: an error must be raised on this
@@ -234,11 +254,13 @@ class Network:
             outcome: Outcome = thread.park()
         finally:
             thread.answered_at = world.now
+        if exchange.evaluated < math.inf:
+            world.judge.answered(exchange)
         return outcome()
 
     def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one branch for each kind of fault
         world, rng = self._world, self._world.rng
-        fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
+        fault = exchange.fault
         there, back = self.takes(rng), self.takes(rng)
         if exchange.thread.process in self.partitioned:
             fault = exchange.fault = Fault("lost_request")
@@ -259,29 +281,27 @@ class Network:
             world.deliver(there, apply)
             # Not before the request is applied: a client that gives up earlier is what "late" is for.
             world.after(max(there + back, hangs), partial(wake, _timed_out(connected=True)))
-        elif kind == "late":
-            hangs = exchange.client.hangs_for
+        elif kind in {"late", "very_late"}:
+            hangs, longest = exchange.client.hangs_for, 20 if kind == "late" else MINUTES
             world.after(hangs, partial(wake, _timed_out(connected=True)))
-            world.deliver(hangs + rng.random() * 20 if seconds is None else seconds, apply)
-        elif kind == "duplicated":
+            world.deliver(hangs + rng.random() * longest if seconds is None else seconds, apply)
+        elif kind in {"duplicated", "redoubled"}:
+            longest = 10 if kind == "duplicated" else MINUTES
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
-            world.deliver(there + (rng.random() * 10 if seconds is None else seconds), apply)
+            world.deliver(there + (rng.random() * longest if seconds is None else seconds), apply)
         elif kind == "repeated":
             world.deliver(there, apply)
             later = rng.choice((0.05, 0.5)) if seconds is None else seconds
             world.deliver(there + later, partial(self._apply_and_answer, exchange, back, wake))
-        elif kind in _FAILURES:
-            code, status = _FAILURES[kind]
-            if kind == "failed_after":
+        elif (failure := _failure(exchange, rng)) is not None:
+            is_applied, outcome = failure
+            if is_applied:
                 world.deliver(there, apply)
-            world.after(there + back, partial(wake, _failed(code, status, exchange.operation)))
-        elif kind == "nonsense":
-            # such as a portal's page, for a request that may have passed it before
-            if rng.random() < 0.5:
-                world.deliver(there, apply)
-            world.after(there + back, partial(wake, _page))
+            world.after(there + back, partial(wake, outcome))
         else:
             # "undated" and "partial" change the answer: see `_apply_and_answer` and `_apply`
+            if kind == "slow":
+                there, back = (0.002 * 500 ** rng.random() for _ in range(2))
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
 
     def takes(self, rng: random.Random) -> float:
@@ -352,7 +372,7 @@ class Network:
 
     def _apply_and_answer(self, exchange: Exchange, back: float, wake: Callable[..., None]) -> None:
         outcome = self._apply(exchange)
-        fault = exchange.fault
+        exchange.evaluated, fault = self._world.now, exchange.fault
         if fault is not None and fault.kind == "undated":
             outcome = _undated(outcome)
         self._world.deliver(back, partial(wake, outcome))
@@ -364,6 +384,9 @@ _FAILURES = {
     "throttled": ("ThrottlingException", 400),
     "denied": ("AccessDeniedException", 400),
 }
+
+
+_WRITES = {"DeleteItem", "PutItem", "TransactWriteItems", "UpdateItem"}
 
 
 @lru_cache(maxsize=64)
@@ -399,7 +422,33 @@ def _failed(code: str, status: int, operation: str) -> Outcome:
     return _raiser(ClientError(response, operation))
 
 
-def _refused(refusal: Refusal, operation: str, date: str) -> Outcome:
+def _failure(exchange: Exchange, rng: random.Random) -> tuple[bool, Outcome] | None:
+    """Return whether a request that fails is applied all the same, and what its client gets; None if it does not fail."""
+    kind = exchange.fault.kind if exchange.fault else ""
+    if kind in _FAILURES:
+        return kind == "failed_after", _failed(*_FAILURES[kind], exchange.operation)
+    if kind == "nonsense":
+        # such as a portal's page, for a request that may have passed it before
+        return rng.random() < 0.5, _page
+    if kind == "reset":
+        return rng.random() < 0.5, _raiser(ConnectionClosedError(endpoint_url="simulated"))
+    if kind == "conflict" and exchange.operation in _WRITES:
+        return False, _in_conflict(exchange, rng)
+    return None
+
+
+def _in_conflict(exchange: Exchange, rng: random.Random) -> Outcome:
+    """Return the refusal of a write that meets a transaction: of one of its parts, if it is a transaction itself."""
+    parts = exchange.kwargs.get("TransactItems")
+    if parts is None:
+        return _failed("TransactionConflictException", 400, exchange.operation)
+    reasons = [{"Code": "None"} for _ in parts]
+    reasons[rng.randrange(len(parts))] = {"Code": "TransactionConflict", "Message": "simulated"}
+    refusal = Refusal("TransactionCanceledException", "simulated", reasons=reasons)
+    return _refused(refusal, exchange.operation, None)
+
+
+def _refused(refusal: Refusal, operation: str, date: str | None) -> Outcome:
     response: Any = {
         "Error": {"Code": refusal.code, "Message": str(refusal)},
         "ResponseMetadata": {**_metadata(date), "HTTPStatusCode": 400},

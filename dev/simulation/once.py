@@ -16,6 +16,8 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
+import pynamodb_mutex
+from dev.simulation.calls import read_some
 from dev.simulation.once_judge import Call, OnceJudge
 from pynamodb_mutex import (
     MutexError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dev.simulation.world import Process, World
+    from pynamodb_mutex.runs import Run
 
 O = TypeVar("O", bound=Once)  # noqa: E741 - a kind of `Once`
 
@@ -98,6 +101,7 @@ class OnceCalls:
     def once_in_a_block(self) -> None:
         """Record the result by hand; sometimes none, and sometimes another one after a failure."""
         with self._calling() as call, self._once(Once, call) as run:
+            self._judge.watch(run, {})
             if run.done:
                 call.got(run.result)
                 return
@@ -118,6 +122,7 @@ class OnceCalls:
     def once_in_a_transaction(self) -> None:
         """Record the result together with its effect."""
         with self._calling() as call, self._once(Once, call) as run:
+            self._judge.watch(run, {})
             if not run.done:
                 result = self._do(call, in_transaction=True)
                 with call.transacting(), run.transaction(result=result) as transaction:
@@ -127,18 +132,56 @@ class OnceCalls:
 
     async def _task_once(self) -> None:
         """Call as a task, in a random one of the same ways."""
+        if "once_otherwise" in self._schedule.size.ways and self._rng.random() < 0.5:
+            await self._task_otherwise()
+            return
         with self._calling() as call:
             once = self._once(AsyncOnce, call)
             if self._rng.random() < 0.7:
                 call.got(await once.call(self._do_as_task, call))
                 return
             async with once as run:
+                self._judge.watch(run, {})
                 if not run.done:
                     result = await self._do_as_task(call, in_transaction=True)
                     with call.transacting():
                         async with run.transaction(result=result) as transaction:
                             transaction.update(Effect(call.key), actions=self._effect(call))
                 call.got(run.result)
+
+    def once_otherwise(self) -> None:
+        """Call a decorated function; or read what is public of a run, and record its result by hand."""
+        with self._calling() as call:
+            if self._rng.random() < 0.5:
+                name, options = call.key.removeprefix(PREFIX), self._terms(call)
+                payload = options.pop("payload")
+                decorate = pynamodb_mutex.once(lambda _: name, payload=lambda _: payload, **options)
+                call.got(decorate(self._do)(call))
+                return
+            once = self._once(Once, call)
+            with once as run:
+                self._read_both(once, run)
+                if not run.done:
+                    run.complete(self._do(call))
+                call.got(run.result)
+        self._ask_or_decide(call.key)
+        for item in Receipt.held() if self._rng.random() < 0.1 else ():
+            read_some(self._rng, item)
+
+    async def _task_otherwise(self) -> None:
+        """Do the same as a task."""
+        with self._calling() as call:
+            once = self._once(AsyncOnce, call)
+            async with once as run:
+                self._read_both(once, run)
+                if not run.done:
+                    await run.complete(await self._do_as_task(call))
+                call.got(run.result)
+
+    def _read_both(self, once: Once, run: Run) -> None:
+        """Read a few properties of a run, and of what it was made by."""
+        for thing in (once, run):
+            read_some(self._rng, thing)
 
     # -- a call, and its work -----------------------------------------------------------------------
 
@@ -179,21 +222,23 @@ class OnceCalls:
             self._schedule._count("without complete")
 
     def _once(self, kind: type[O], call: Call) -> O:
+        return kind.for_key(call.key.removeprefix(PREFIX), **self._terms(call))
+
+    def _terms(self, call: Call) -> dict[str, Any]:
         rng = self._rng
         call.lease = rng.choice((1.0, 3.0, 10.0))
-        return kind.for_key(
-            call.key.removeprefix(PREFIX),
-            payload=call.payload,
-            keep=call.keep,
-            on_abandoned="raise" if call.is_decided else "run",
-            timeout=rng.choice((0, 2.0, 30.0, 300.0)),
-            model=Receipt,
-            lease=call.lease,
-            auto_renew=rng.random() < 0.7,
-            max_hold=rng.choice((None, None, None, 40.0)),
-            owner=call.owner,
-            poll=rng.choice(((0.05, 1.0), (0.2, 5.0))),
-        )
+        return {
+            "payload": call.payload,
+            "keep": call.keep,
+            "on_abandoned": "raise" if call.is_decided else "run",
+            "timeout": rng.choice((0, 2.0, 30.0, 300.0)),
+            "model": Receipt,
+            "lease": call.lease,
+            "auto_renew": rng.random() < 0.7,
+            "max_hold": rng.choice((None, None, None, 40.0)),
+            "owner": call.owner,
+            "poll": rng.choice(((0.05, 1.0), (0.2, 5.0))),
+        }
 
     def _do(self, call: Call, *, in_transaction: bool = False) -> Any:
         call.begins()
@@ -242,7 +287,7 @@ class OnceCalls:
             self._process.start_thread("forced", partial(self._decide, key, forces=True))
         elif what < 0.2:
             call = Call(self._judge, self._process, f"peek-{self._number()}", key)
-            known = Once.peek(key.removeprefix(PREFIX), model=Receipt)
+            known = self._kind().peek(key.removeprefix(PREFIX), model=Receipt)
             if known.state == "recorded":
                 call.got(known.unstored or known.result)
             else:
@@ -256,13 +301,17 @@ class OnceCalls:
         name = key.removeprefix(PREFIX)
         with suppress(PynamoDBException):
             if forces or self._rng.random() < 0.5:
-                is_done = Once.forget(name, force=forces, model=Receipt)
+                is_done = self._kind().forget(name, force=forces, model=Receipt)
             else:
                 call.keep = self._rng.choice((5.0, 20.0, math.inf))
-                is_done = Once.record(
+                is_done = self._kind().record(
                     name, self._value(call, "told"), keep=call.keep, model=Receipt
                 )
             call.decided(is_done=is_done)
+
+    def _kind(self) -> type[Once]:
+        is_any = "once_otherwise" in self._schedule.size.ways
+        return self._rng.choice((Once, AsyncOnce)) if is_any else Once
 
     # of the client
 

@@ -18,16 +18,17 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dev.simulation.judge import LATE_FOR, LONGEST_HANG, Judge, _Claim
+from dev.simulation.handles import FORCED_MARK, LATE_FOR, LONGEST_HANG, Claim
+from dev.simulation.judge import Judge
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
 from pynamodb_mutex import NotRecordedError
-from pynamodb_mutex._protocol.claim import FORCED_MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from dev.simulation.judge import Place, Watched
+    from dev.simulation.handles import Place
+    from dev.simulation.judge import Watched
     from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World
     from pynamodb_mutex import MutexLostError, OutcomeUnknownError, ResultUnavailableError
@@ -159,7 +160,7 @@ class OnceJudge(Judge):
 
     Attributes:
         calls: All calls, by their owner.
-        counts: How often each promise was asked for, and what was done.
+        counts: How often each thing was done.
     """
 
     def __init__(self, world: World, tables: Mapping[str, Watched]) -> None:
@@ -190,11 +191,6 @@ class OnceJudge(Judge):
         """Count what was done."""
         self.counts[what] += 1
 
-    def _ask(self, promise: str, is_kept: bool, what: str) -> None:
-        self.counts[promise] += 1
-        if not is_kept:
-            self.fail(f"{promise}: {what}")
-
     # -- rows ---------------------------------------------------------------------------------------
 
     def _changed(self, table: str, key: Any, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -206,22 +202,20 @@ class OnceJudge(Judge):
         elif table == "receipts":
             self._check_row(key[0], old, new)
 
-    def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+    def _check_claim(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         if _is_decision(old, new) and place[0] == "receipts":
             # A person may force this; the run that goes on cannot know of it.
-            self._broken.add(old.token or "")
-            exchange = self._world.network.applying
-            assert exchange is not None
+            self._end_term(place, old, None, breaks=True)
             if self._is_alive(old) and exchange.thread.name != "forced":
-                self.fail(f"I5: {process.name} decided about {place}, whose run is under way")
+                self.fail(f"I5: {exchange.thread} decided about {place}, whose run is under way")
             return
-        super()._check_claim(process, place, old, new)
+        super()._check_claim(exchange, place, old, new)
 
     def _check_row(self, key: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         """Check a change of a row of `once`."""
-        before, after = _Claim(old, ""), _Claim(new, "")
+        before, after = Claim(old, ""), Claim(new, "")
         rows = self._rows.setdefault(key, [Row(-1.0, 0, None, None, None, None)])
-        last, exchange = rows[-1], None if self.by_hand else self._world.network.applying
+        last, exchange = rows[-1], None if self.deletes else self._world.network.applying
         row = _row_of(new, self.now, exchange)
         self._check_end_of_result(key, last, row, before, after)
         if before.token != after.token:
@@ -239,7 +233,7 @@ class OnceJudge(Judge):
         rows.append(row)
 
     def _check_end_of_result(
-        self, key: str, last: Row, row: Row, before: _Claim, after: _Claim
+        self, key: str, last: Row, row: Row, before: Claim, after: Claim
     ) -> None:
         """Check that a result which counts stays as it is, unless a person who has seen it forgets it."""
         if last.result is None or row.result == last.result:
@@ -370,7 +364,8 @@ class OnceJudge(Judge):
             is_own = call.unstorable is not None and _text(call.unstorable) in self._texts
         else:
             is_own = value in call.values and text in self._texts
-        is_excused = self._is_excused(call.process)
+        # without server time nobody knows that a result has ended
+        is_excused = self._is_excused(call.process) or call.process not in self._dated
 
         def counted(row: Row) -> bool:
             if row.result is None or row.result[0] != text:
@@ -454,7 +449,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _is_decision(old: _Claim, new: _Claim) -> bool:
+def _is_decision(old: Claim, new: Claim) -> bool:
     """Return whether a person has changed a row: all others that write a new token make a claim, but for force."""
     is_forced = (new.token or "").startswith(FORCED_MARK)
     return new.token not in {None, old.token} and new.end is None and not is_forced

@@ -14,19 +14,23 @@ import asyncio
 import itertools
 import random
 import re
+from collections import Counter
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PynamoDBException
-from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
+import pynamodb_mutex
+from dev.simulation.any_lock import AnyLock
 from dev.simulation.judge import Judge, Watched, line_of
+from dev.simulation.models import ROWS, Account, Ledger, Lock, Order, Shard, create_tables
 from dev.simulation.network import Faults, Network
-from dev.simulation.once import ONCE_WAYS, PREFIX, Effect, OnceCalls, Receipt
+from dev.simulation.once import ONCE_WAYS, PREFIX, OnceCalls, Receipt
 from dev.simulation.once_judge import OnceJudge
 from dev.simulation.threads import installed, run_tasks
 from dev.simulation.world import EPOCH, Process, ViolationError, World
@@ -38,9 +42,7 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     MutexTimeoutError,
     RowLockedError,
-    RowLockMixin,
     Semaphore,
-    release_all,
     signals,
 )
 from pynamodb_mutex._dynamodb.store import SHORTEST_RETENTION
@@ -51,80 +53,19 @@ from pynamodb_mutex.aio import AsyncMutex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dev.simulation.table import Tables
+H = TypeVar("H")
 
 QUIET = 900.0
 """Seconds after the last fault within which all clients must have finished. No lock, entry or renewal may remain then."""
 
 
-class _Meta:
-    region = "simulated"
-    host = "http://simulated"
+HOUR, DAY = 3600.0, 86400.0
 
+IDLE = 60.0
+"""Seconds without a request after which nobody is at work."""
 
-class Lock(LockItem):
-    """The lock table of the simulated processes."""
-
-    class Meta(_Meta):
-        """An endpoint that only the simulated network knows."""
-
-        table_name = "locks"
-
-
-class Shard(LockItem):
-    """A lock table with range keys: locks that differ in these alone have nothing to do with each other."""
-
-    class Meta(_Meta):
-        """An endpoint that only the simulated network knows."""
-
-        table_name = "shards"
-
-    part = UnicodeAttribute(range_key=True)
-
-
-class Account(RowLockMixin, Model):
-    """Rows that carry their claims."""
-
-    class Meta(_Meta):
-        """An endpoint that only the simulated network knows."""
-
-        table_name = "accounts"
-
-    name = UnicodeAttribute(hash_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
-
-
-class Ledger(RowLockMixin, Model):
-    """Rows whose claims are in the lock table."""
-
-    class Meta(_Meta):
-        """An endpoint that only the simulated network knows."""
-
-        table_name = "ledger"
-
-    lock_model = Lock
-
-    name = UnicodeAttribute(hash_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
-
-
-class Order(Model):
-    """Rows without locks; they are written in transactions that a lock guards."""
-
-    class Meta(_Meta):
-        """An endpoint that only the simulated network knows."""
-
-        table_name = "orders"
-
-    name = UnicodeAttribute(hash_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
-
-
-ROWS = 2
-"""Number of rows in each of the users' tables."""
+GAPS = 2
+"""Number of times at which all are idle, in a schedule in which they are."""
 
 
 class Size(NamedTuple):
@@ -142,6 +83,8 @@ class Size(NamedTuple):
         seconds: Seconds during which there are faults.
         hints: Share of the processes whose fair waiters are called by hints; the others are as of an older version.
         astray: Share of the hints that meet a fault. If there are any, hints are forged, too.
+        gap: Seconds after which all work again that have been idle since; 0 for no such time. The TTL deletes rows then.
+        jumps: Number of jumps of local clocks.
     """
 
     processes: int
@@ -155,6 +98,8 @@ class Size(NamedTuple):
     seconds: float
     hints: float = 0.0
     astray: float = 0.0
+    gap: float = 0.0
+    jumps: int = 0
 
     @property
     def is_of_once(self) -> bool:
@@ -180,6 +125,9 @@ class Size(NamedTuple):
             # last: all else is then as it was for a seed before there were hints
             hints=rng.choice((0.0, 0.0, 0.5, 1.0)),
             astray=rng.choice((0.0, 0.1, 0.5)),
+            gap=rng.choice((0.0,) * 6 + (2 * HOUR, 10 * DAY)),
+            # a run of `once` may forget a result too early when the clock of its process has jumped
+            jumps=0 if ways[0] in ONCE_WAYS else rng.choice((0,) * 6 + (1, 3)),
         )
 
     def smaller(self) -> Iterator[Size]:
@@ -199,31 +147,9 @@ class Size(NamedTuple):
             yield self._replace(seconds=20.0)
         if self.hints:
             yield self._replace(hints=0.0, astray=0.0)
-        if self.astray:
-            yield self._replace(astray=0.0)
-
-
-def create_tables(tables: Tables) -> None:
-    """Create the lock tables, and the users' tables with their rows."""
-    for model in (Lock, Shard, Account, Ledger, Order, Receipt, Effect):
-        names = ["key" if issubclass(model, LockItem) else "name", *["part"] * (model is Shard)]
-        tables.apply(
-            "CreateTable",
-            {
-                "TableName": model.Meta.table_name,
-                "KeySchema": [
-                    {"AttributeName": name, "KeyType": kind}
-                    for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
-                ],
-                "AttributeDefinitions": [
-                    {"AttributeName": name, "AttributeType": "S"} for name in names
-                ],
-                "BillingMode": "PAY_PER_REQUEST",
-            },
-        )
-    for model, number in itertools.product((Account, Ledger, Order), range(ROWS)):
-        item = {"name": {"S": f"r{number}"}, "count": {"N": "0"}}
-        tables.apply("PutItem", {"TableName": model.Meta.table_name, "Item": item})
+        for name in ("astray", "gap", "jumps"):
+            if getattr(self, name):
+                yield self._replace(**{name: 0})
 
 
 class Schedule:
@@ -257,6 +183,7 @@ class Schedule:
                 "shards": Watched(""),
                 "accounts": Watched("lock_"),
                 "ledger": Watched(None, ("locks", "ledger/")),
+                "slots": Watched("lock_", is_enforced=False),
                 "orders": Watched(None, ("locks", "order-")),
                 "receipts": Watched(""),
             },
@@ -265,6 +192,11 @@ class Schedule:
         self._numbers = itertools.count(1)
         self._names = itertools.count()
         self._tickets: list[str] = []
+        # tickets of locks of any kind, with what takes them and what it takes, and how often each was good
+        self.passes: list[tuple[Any, str, Any]] = []
+        self.taken: Counter[str] = Counter()
+        # one object for each process, which its threads share
+        self.shared: dict[Process, Any] = {}
         self._reported: dict[str, bool | None] = {}
         self._keys = [f"{PREFIX * size.is_of_once}k{number}" for number in range(size.keys)]
         self._rows = [f"r{number}" for number in range(size.rows)]
@@ -279,14 +211,21 @@ class Schedule:
         for _ in range(size.processes):
             world.after(rng.random() * 5, self._start_process)
         world.network.faults = Faults(**size.faults)
+        end = size.seconds + GAPS * size.gap
         for _ in range(size.strikes):
-            world.after(rng.random() * size.seconds, self._strike)
-        if self.size.is_of_once:
-            world.after(0.0, self._expire_all)
+            world.after(rng.random() * size.seconds + self._some_gaps(), self._strike)
+        for _ in range(size.jumps):
+            world.after(rng.random() * size.seconds + self._some_gaps(), self._jump)
+        for number in range(GAPS if size.gap else 0):
+            # while nobody works yet, and when some do
+            world.at((number + 1) * size.gap + rng.choice((0.0, 5.0)), self._expire_all)
+        late = {"very_late", "redoubled"} & size.faults.keys()
+        if size.is_of_once and not size.gap and not late:
+            world.after(0.0, self._expire_early)
         world.network.datagrams.astray = size.astray
         if size.hints and size.astray:
             world.after(0.0, partial(self._forge, random.Random(f"{world.seed} forger")))
-        world.run(size.seconds)
+        world.run(end)
         # From here on nothing goes wrong any more, so whoever does not finish would never finish. Outages end by
         # themselves; requests that are late still arrive.
         world.network.faults = Faults()
@@ -294,7 +233,7 @@ class Schedule:
         world.network.partitioned.clear()
         for process in world.processes:
             self._allow_threads(process)
-        world.run(size.seconds + QUIET)
+        world.run(end + QUIET)
         self._check_end()
 
     def _count(self, what: str) -> None:
@@ -313,6 +252,17 @@ class Schedule:
             client = Client(self, process)
             call = client.run_tasks if self._rng.random() < 0.2 else client.run
             process.start_thread(f"t{number}", call)
+
+    def _some_gaps(self) -> float:
+        """Return the time from the beginning to a random time at which all have been idle; 0 if they never are."""
+        return self._rng.randint(0, GAPS) * self.size.gap if self.size.gap else 0.0
+
+    def _jump(self) -> None:
+        """Move the clock of a random process forward."""
+        if self.world.processes:
+            process = self._rng.choice(self.world.processes)
+            self._count("jump")
+            process.jump(self._rng.choice((0.5, 5.0, 60.0)) * self._rng.random())
 
     def _strike(self) -> None:
         """Cause one random fault of a random process, or of a row."""
@@ -355,35 +305,40 @@ class Schedule:
             self.world.after(seconds, operator)
 
     def _delete(self, _: Process) -> None:
-        self._delete_row(self._rng.choice(self._keys))
+        self._delete_row(self._rng.choice(self._keys), "a person")
 
     def _expire(self, _: Process) -> None:
-        """Delete a row as the TTL does, if its ``ttl`` has passed; DynamoDB may do so at once or much later.
-
-        It has not passed in any schedule: these last minutes, and rows are kept for days.
-        """
+        """Delete a row as the TTL does, if its ``ttl`` has passed; DynamoDB may do so at once or much later."""
         self._expire_row(self._rng.choice(self._keys))
 
     def _expire_row(self, key: str, early: float = 0.0) -> None:
         row = self.judge.row(self._model.Meta.table_name, key)
         if EPOCH + self.world.now >= float(row.get("ttl", {"N": "inf"})["N"]) - early:
-            self._delete_row(key)
+            self._count("expired")
+            self._delete_row(key, "the TTL")
 
     def _expire_all(self) -> None:
+        """Delete all rows whose ``ttl`` has passed."""
+        for row in self.world.tables.rows(self._model.Meta.table_name):
+            self._expire_row(row["key"]["S"])
+
+    def _expire_early(self) -> None:
         """Delete rows of `once` as the TTL would if they were kept for half a minute, no hour, after their end.
 
-        Not for less: a late copy of a request must not find a row that was made anew.
+        Not for less, and not where requests are late by minutes: a late copy of a request must not find a row that was
+        made anew.
         """
-        for key in self._keys:
-            self._expire_row(key, SHORTEST_RETENTION - 30)
-        self.world.after(self._rng.random() * 10, self._expire_all)
+        if {"very_late", "redoubled"}.isdisjoint(self.size.faults):
+            for key in self._keys:
+                self._expire_row(key, SHORTEST_RETENTION - 30)
+            self.world.after(self._rng.random() * 10, self._expire_early)
 
-    def _delete_row(self, key: str) -> None:
-        self.world.note("", f"deletes {key}")
-        self.judge.by_hand = True
+    def _delete_row(self, key: str, who: str) -> None:
+        self.world.note("", f"{who} deletes {key}")
+        self.judge.deletes = who
         table = self._model.Meta.table_name
         self.world.tables.apply("DeleteItem", {"TableName": table, "Key": {"key": {"S": key}}})
-        self.judge.by_hand = False
+        self.judge.deletes = None
 
     def has_hints(self, process: Process) -> bool:
         """Return whether a process is of a version that has hints, and uses them."""
@@ -460,16 +415,15 @@ class Schedule:
         # applied may have been applied twice, by a copy that nothing recognises.
         for number, applied in self._reported.items():
             times = judge.writes.get(number, 0)
-            if applied is True and ((times != 1 and number not in judge.unguarded) or not times):
+            if applied is True and ((times != 1 and number not in judge.unlocked) or not times):
                 judge.fail(f"I2: the write {number} was reported as applied, and was not")
-            # and one that a proxy has repeated may be applied, and then refused, as the guarantees say
-            if applied is False and times and number not in judge.unguarded:
+            if applied is False and times:
                 judge.fail(f"I2: the write {number} was reported as not applied, and was")
         # the judge's reports are raised where the world runs
         world.run(world.now)
 
 
-class Client(OnceCalls):
+class Client(AnyLock, OnceCalls):
     """A client thread of a process, or several tasks on its event loop, that lock in the ways of the schedule.
 
     Each method ``lock_...`` acquires a lock in one way, works under it, and releases it.
@@ -480,15 +434,20 @@ class Client(OnceCalls):
         self._process = process
         self._world = schedule.world
         self._rng = schedule._rng
-        self._kept: list[Mutex] = []
+        self._kept: list[tuple[Mutex, dict[str, Any]]] = []
         self._has_hints = schedule.has_hints(process)
 
     # -- running ------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Lock as often as the size says, as a thread."""
-        for _ in range(self._schedule.size.sections):
+        size = self._schedule.size
+        for _ in range(size.sections):
             with self._failures():
+                if size.gap and self._rng.random() < 0.4 and self._world.now < GAPS * size.gap:
+                    # in true time, or days of drift would keep apart those who are to meet
+                    idle = size.gap - self._world.now % size.gap
+                    self._world.sleep(idle * self._process.rate)
                 self._world.sleep(self._rng.random() * 2)
                 way = self._rng.choice(self._schedule.size.ways)
                 self._schedule._count(way)
@@ -519,28 +478,34 @@ class Client(OnceCalls):
                 if self._schedule.size.is_of_once:
                     await self._task_once()
                     continue
+                if "lock_otherwise" in self._schedule.size.ways and self._rng.random() < 0.7:
+                    await self.task_otherwise()
+                    continue
                 options = self._options()
                 options.pop("on_lost", None)
                 options.pop("on_danger", None)
                 options["fair"] = fair = "lock_fair" in self._schedule.size.ways
                 options["hints"] = fair and self._has_hints
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
+                self._using(mutex, options)
                 if not await mutex.acquire():
                     continue
                 try:
                     await asyncio.sleep(self._rng.random() * 3)
                     if self._rng.random() < 0.5:
                         number = self._number()
-                        with self._reporting(number):
+                        with self._reporting(mutex, number):
                             await mutex.save_data(number)
                 finally:
                     await mutex.release()
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        count = self._schedule._count
+        count, is_released = self._schedule._count, False
         try:
             yield
+            # what ends a call of `once` is caught inside
+            is_released = not self._schedule.size.is_of_once
         except KeyboardInterrupt:
             count("interrupted")
         except MutexLostError:
@@ -553,6 +518,13 @@ class Client(OnceCalls):
             count("closed")
         except PynamoDBException:
             count("failed")
+        finally:
+            self._schedule.judge.section_ends(is_released=is_released)
+
+    def _using(self, handle: H, options: dict[str, Any]) -> H:
+        """Have the judge ask a handle from now on to the end of the section."""
+        self._schedule.judge.watch(handle, options)
+        return handle
 
     # -- ways to lock -------------------------------------------------------------------------------
 
@@ -572,22 +544,27 @@ class Client(OnceCalls):
             "poll": rng.choice(((0.05, 1.0), (0.2, 5.0))),
         }
         if rng.random() < 0.3:
-            options["on_lost"] = lambda _: self._schedule._count("on_lost")
-            options["on_danger"] = lambda _: self._schedule._count("on_danger")
+            for name in ("on_lost", "on_danger"):
+                options[name] = partial(self._note_report, name)
         return options
+
+    def _note_report(self, name: str, handle: Any) -> None:
+        self._schedule._count(name)
+        self._schedule.judge.reported(name, handle)
 
     def lock_one(self) -> None:
         """Lock one key; sometimes entered twice, sometimes deleted on release, sometimes by a Mutex used before."""
         rng = self._rng
         if self._kept and rng.random() < 0.3:
-            mutex = rng.choice(self._kept)
+            mutex, options = rng.choice(self._kept)
         else:
             special = rng.choice(({}, {}, {"reentrant": True}, {"delete_on_release": True}))
             # where rows are deleted, fencing tokens may fall
             key = "deleted" if "delete_on_release" in special else self._key()
-            mutex = Mutex.for_key(key, model=Lock, **self._options(), **special)
-            self._kept.append(mutex)
-        with mutex:
+            options = {**self._options(), **special}
+            mutex = Mutex.for_key(key, model=Lock, **options)
+            self._kept.append((mutex, options))
+        with self._using(mutex, options):
             if mutex._options.reentrant:
                 with mutex:
                     self._work(mutex)
@@ -602,25 +579,29 @@ class Client(OnceCalls):
         options["hints"] = fair and self._has_hints
         if not fair and self._rng.random() < 0.2:
             del options["hints"]
-            with Mutex.for_keys(self._schedule._keys, model=Lock, **options):
+            group = Mutex.for_keys(self._schedule._keys, model=Lock, **options)
+            with self._using(group, options):
                 self._pause()
             return
-        with Mutex.for_key(self._key(), model=Lock, **options):
+        with self._using(Mutex.for_key(self._key(), model=Lock, **options), options):
             self._pause()
 
     def lock_and_record(self) -> None:
         """Lock one key, write its payload with renewals and other writes, and with the release."""
         rng, hold = self._rng, self._rng.choice((None, None, 5.0))
-        with Mutex.for_key(self._key(), model=Lock, hold_at_least=hold, **self._options()) as mutex:
+        key, options = self._key(), {**self._options(), "hold_at_least": hold}
+        with self._using(Mutex.for_key(key, model=Lock, **options), options) as mutex:
             for _ in range(rng.randrange(4)):
                 number = self._number()
-                with self._reporting(number):
+                with self._reporting(mutex, number):
                     if rng.random() < 0.6:
                         mutex.renew(rng.choice((None, 2.0)), data=number)
                     else:
                         mutex.save_data(number)
                 self._pause()
-            mutex.release(data=self._number())
+            number = self._number()
+            self._schedule.judge.writes_under(mutex, number)
+            mutex.release(data=number)
 
     def lock_by_force(self) -> None:
         """Lock one key or row, and break the claim of whoever holds it."""
@@ -630,6 +611,7 @@ class Client(OnceCalls):
         if self._rng.random() < 0.3:
             del options["fair"]
             mutex = self._rng.choice((Account, Ledger)).locked(self._row(), **options)
+        self._using(mutex, options)
         if mutex.acquire(force=self._rng.random() < 0.7):
             try:
                 self._work(
@@ -644,20 +626,19 @@ class Client(OnceCalls):
         rng, options = self._rng, {**self._options(), "fair": True}
         kind = rng.choice(("key", "key", "deleted", "row"))
         if kind == "row":
-            with Ledger.locked(self._row(), **options) as row:
+            with self._using(Ledger.locked(self._row(), **options), options) as row:
                 self._pause()
                 self._write(row)
             return
         is_deleted = kind == "deleted"
         key = "deleted" if is_deleted else self._key()
         options |= {"delete_on_release": is_deleted, "hints": self._has_hints}
-        with Mutex.for_key(key, model=Lock, **options) as mutex:
+        with self._using(Mutex.for_key(key, model=Lock, **options), options) as mutex:
             self._work(mutex, guarded=not is_deleted)
 
     def _detach(self, mutex: Mutex) -> None:
         """Detach a lock; whoever draws its ticket takes it over."""
-        claim: Any = mutex._mine()
-        self._schedule.judge.detached.add(claim.own.token)
+        self._schedule.judge.detached.add(mutex.token)
         self._schedule._tickets.append(mutex.detach(self._rng.choice((None, 1.0))))
 
     def lock_attached(self) -> None:
@@ -665,7 +646,7 @@ class Client(OnceCalls):
         tickets = self._schedule._tickets
         if tickets:
             ticket = tickets.pop(self._rng.randrange(len(tickets)))
-            with Mutex.attach(ticket, model=Lock) as mutex:
+            with self._using(Mutex.attach(ticket, model=Lock), {}) as mutex:
                 self._schedule._count("attached")
                 self._work(mutex)
         else:
@@ -673,27 +654,32 @@ class Client(OnceCalls):
 
     def lock_several(self) -> None:
         """Lock all keys at once."""
-        with Mutex.for_keys(self._schedule._keys, model=Lock, **self._options()) as group:
+        options = self._options()
+        group = Mutex.for_keys(self._schedule._keys, model=Lock, **options)
+        with self._using(group, options):
             self._work(self._rng.choice(group.members))
             if self._rng.random() < 0.3:
-                self._order(group.transaction, self._rng.choice(self._schedule._rows), None)
+                self._order(group, self._rng.choice(self._schedule._rows), None)
 
     def lock_until_all_is_released(self) -> None:
         """Lock one key, until a thread of the process releases all that it holds."""
-        mutex = Mutex.for_key(self._key(), model=Lock, **self._options())
-        with mutex:
+        key, options = self._key(), self._options()
+        with self._using(Mutex.for_key(key, model=Lock, **options), options) as mutex:
             self._work(mutex)
-            self._process.start_thread("handler", partial(self._release_all, mutex._mine()))
+            self._process.start_thread("handler", partial(self._release_all, mutex))
             self._pause()
 
-    def _release_all(self, claim: Any) -> None:
-        report = dict(release_all(timeout=5.0))
-        if claim.held and claim.key not in report:
-            self._schedule.judge.fail(f"I5: {claim.key} was left out, and not reported")
+    def _release_all(self, mutex: Mutex) -> None:
+        self._schedule.judge.releases_all(self._process)
+        report = dict(pynamodb_mutex.release_all(timeout=5.0))
+        if mutex.held and mutex.key not in report:
+            self._schedule.judge.fail(f"I5: {mutex.key} was left out, and not reported")
 
     def lock_any(self) -> None:
         """Lock whichever key is free first."""
-        with Mutex.any_of(self._schedule._keys, model=Lock, **self._options()) as mutex:
+        options = self._options()
+        mutex = Mutex.any_of(self._schedule._keys, model=Lock, **options)
+        with self._using(mutex, options):
             self._work(mutex)
 
     def lock_shard(self) -> None:
@@ -704,22 +690,25 @@ class Client(OnceCalls):
             Shard.force_release(key, parts[0])
         options = self._options()
         locks = [Mutex.for_key(key, range_key=part, model=Shard, **options) for part in parts]
-        with Mutex.for_keys(locks, model=Lock) if len(locks) > 1 else locks[0]:
+        lock: Any = Mutex.for_keys(locks, model=Lock) if len(locks) > 1 else locks[0]
+        with self._using(lock, options):
             self._work(rng.choice(locks))
             if len(locks) == 1 and rng.random() < 0.15:
-                claim: Any = locks[0]._mine()
-                self._schedule.judge.detached.add(claim.own.token)
-                Mutex.attach(locks[0].detach(), model=Shard).release()
+                self._schedule.judge.detached.add(locks[0].token)
+                self._using(Mutex.attach(locks[0].detach(), model=Shard), {}).release()
 
     def lock_semaphore(self) -> None:
         """Acquire one of two permits of a semaphore."""
-        with Semaphore.for_key("s", permits=2, model=Lock, **self._options()) as permit:
+        options = self._options()
+        permit = Semaphore.for_key("s", permits=2, model=Lock, **options)
+        with self._using(permit, options):
             self._work(permit)
 
     def lock_row(self) -> None:
         """Lock a row that carries its claim, or one whose claim is in the lock table."""
         model: Any = self._rng.choice((Account, Ledger))
-        with model.locked(self._row(), **self._options()) as row:
+        name, options = self._row(), self._options()
+        with self._using(model.locked(name, **options), options) as row:
             self._pause()
             if self._rng.random() < 0.8:
                 self._write(row)
@@ -729,10 +718,14 @@ class Client(OnceCalls):
     def lock_rows(self) -> None:
         """Lock all rows at once, and write them in one transaction."""
         model: Any = self._rng.choice((Account, Ledger))
-        with model.locked_all(self._schedule._rows, **self._options()) as rows:
+        options = self._options()
+        with self._using(model.locked_all(self._schedule._rows, **options), options) as rows:
             self._pause()
             numbers = [self._number() for _ in rows]
-            with self._reporting(*numbers), TransactWrite(connection=_connection()) as transaction:
+            for row, number in zip(rows, numbers, strict=True):
+                self._schedule.judge.writes_under(row.row_lock, number)
+            writes = TransactWrite(connection=_connection())
+            with self._reporting(None, *numbers), writes as transaction:
                 for row, number in zip(rows, numbers, strict=True):
                     row.count, row.data = int(row.count) + 1, number
                     transaction.save(row)
@@ -740,45 +733,56 @@ class Client(OnceCalls):
     def lock_none(self) -> None:
         """Write a row without its lock; the write is refused while another holds it."""
         row = self._rng.choice((Account, Ledger))(self._row())
-        number, log = self._number(), self._world.network.log
+        number = self._number()
+        with self._without_a_lock(number):
+            row.update([type(row).data.set(number), type(row).count.add(1)])
+
+    @contextmanager
+    def _without_a_lock(self, number: str) -> Iterator[None]:
+        """Write a row without its lock, and note what the library reports of the write."""
+        log = self._world.network.log
         before = len(log)
         # Without a claim and a number of guarded writes nothing distinguishes a copy of the request from a new one.
-        self._schedule.judge.unguarded.add(number)
+        self._schedule.judge.unlocked.add(number)
         try:
-            with self._reporting(number):
-                row.update([type(row).data.set(number), type(row).count.add(1)])
+            with self._reporting(None, number):
+                yield
         except RowLockedError:
             sent = [each for each in log[before:] if each.thread is self._world.thread]
-            if any(each.fault is not None and each.fault.kind == "duplicated" for each in sent):
-                # The request was refused, and its copy may be applied later, when nobody holds the row any more. No
-                # condition can prevent that, so the outcome is unknown.
+            copied = {"duplicated", "redoubled", "repeated"}
+            if any(each.fault is not None and each.fault.kind in copied for each in sent):
+                # The request was refused, and its copy may be applied later, when nobody holds the row any more; or a
+                # proxy has repeated it, and the copy was refused. No condition can prevent that, so the outcome is
+                # unknown.
                 self._schedule._reported[number] = None
             raise
 
     def lock_order(self) -> None:
         """Lock a key, and write a row without a lock in a transaction that the lock guards."""
         name = self._row()
-        with Mutex.for_key(f"order-{name}", model=Lock, **self._options()) as mutex:
-            self._order(mutex.transaction, name, Order)
+        options = self._options()
+        with self._using(Mutex.for_key(f"order-{name}", model=Lock, **options), options) as mutex:
+            self._order(mutex, name, Order)
 
-    def _order(self, transaction: Callable[[], Any], name: str, model: Any) -> None:
-        """Read a row, and write it in a transaction that locks guard; without a model, commit the guard alone."""
+    def _order(self, lock: Any, name: str, model: Any) -> None:
+        """Read a row, and write it in a transaction that a lock guards; without a model, commit the guard alone."""
         if model is None:
             # These locks are not that of the row, so a write of it would collide with one under its lock. The
             # transaction has the guard alone.
-            with transaction():
+            with lock.transaction():
                 self._pause()
             return
         row = model.get(name, consistent_read=True)
         self._pause()
         number = self._number()
-        with self._reporting(number), transaction() as writes:
+        with self._reporting(lock, number), lock.transaction() as writes:
             row.count, row.data = int(row.count) + 1, number
             writes.save(row)
 
     def lock_in_child(self) -> None:
         """Lock a key, and fork: the child must not take the lock for its own."""
-        with Mutex.for_key(self._key(), model=Lock, **self._options()) as mutex:
+        key, options = self._key(), self._options()
+        with self._using(Mutex.for_key(key, model=Lock, **options), options) as mutex:
             # another process, for which the state of this one is inherited: see `Process.inherited`
             child = Process(self._world, f"{self._process.name}'")
             child.start_thread("child", partial(_as_a_child, self._schedule.judge, mutex))
@@ -803,14 +807,14 @@ class Client(OnceCalls):
                 mutex.ensure_held(mutex._options.lease * rng.random() * 0.9)
             elif guarded:
                 number = self._number()
-                with self._reporting(number):
+                with self._reporting(mutex, number):
                     mutex.save_data(number)
 
     def _write(self, row: Any) -> None:
         """Write a locked row, by save or update; sometimes the same request releases the lock."""
         number = self._number()
         unlock = self._rng.random() < 0.3
-        with self._reporting(number):
+        with self._reporting(row.row_lock, number):
             if self._rng.random() < 0.5:
                 row.count, row.data = int(row.count) + 1, number
                 row.save(unlock=unlock)
@@ -823,9 +827,16 @@ class Client(OnceCalls):
         return str(next(self._schedule._numbers))
 
     @contextmanager
-    def _reporting(self, *numbers: str) -> Iterator[None]:
-        """Note what the library reports of writes: True for applied, False for not applied, None for unknown."""
+    def _reporting(self, handle: Any, *numbers: str) -> Iterator[None]:
+        """Note what the library reports of writes: True for applied, False for not applied, None for unknown.
+
+        Args:
+            handle: The lock under which they are made; None for none.
+            *numbers: Their numbers.
+        """
         reported = self._schedule._reported
+        if handle is not None:
+            self._schedule.judge.writes_under(handle, *numbers)
         # unknown until it is reported, and after any other error, such as an interruption
         reported.update(dict.fromkeys(numbers))
         try:
@@ -849,16 +860,17 @@ def _quietly(call: Callable[[], object]) -> None:
 
 def _as_a_child(judge: Judge, mutex: Mutex) -> None:
     """Try in a forked child what only the holder may do; report it if that works."""
-    if mutex.held:
-        judge.fail("I1: a forked child believes that it holds its parent's lock")
+    judge.watch(mutex, {})
     try:
         mutex.release()
     except MutexNotHeldError:
         return
+    finally:
+        judge.section_ends(is_released=False)
     judge.fail("I5: a forked child released its parent's lock")
 
 
-WAYS = [name for name in vars(Client) if name.startswith("lock_")]
+WAYS = [name for name in {**vars(Client), **vars(AnyLock)} if name.startswith("lock_")]
 """Names of the methods by which a client locks."""
 
 
@@ -870,8 +882,9 @@ class Played(NamedTuple):
         violation: The first violation, in words; None if there was none.
         requests: Number of requests that were sent.
         acquisitions: Number of acquisitions in which a process has believed.
-        seconds: Virtual time that has passed.
+        seconds: Virtual time from the first request to the last one, of which a longer pause than `IDLE` counts as that.
         counts: Number of times that clients did each thing, and that each strike came.
+        asked: Number of times that the judge asked each rule.
         trace: One line for each event, if a trace was kept; else empty.
     """
 
@@ -881,6 +894,7 @@ class Played(NamedTuple):
     acquisitions: int
     seconds: float
     counts: dict[str, int]
+    asked: dict[str, int]
     trace: list[str]
 
 
@@ -890,7 +904,13 @@ def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Pl
     world = schedule.world
     trace = [] if world.trace is None else world.trace
     violation = None
-    with installed(world), signals.once_called.connected_to(schedule.note_outcome):
+    # a row is kept for at least an hour
+    retention = 0.0 if 0 < schedule.size.gap < 7 * DAY else Lock.retention
+    with (
+        installed(world),
+        patch.object(Lock, "retention", retention),
+        signals.once_called.connected_to(schedule.note_outcome),
+    ):
         try:
             schedule.play()
         except ViolationError as error:
@@ -902,8 +922,9 @@ def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Pl
         violation,
         world.network.requests,
         schedule.judge.acquisitions,
-        world.now,
+        sum(min(after.sent - before.sent, IDLE) for before, after in pairwise(world.network.log)),
         schedule.counts,
+        schedule.judge.asked,
         trace,
     )
 

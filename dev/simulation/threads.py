@@ -497,7 +497,8 @@ class Loop(asyncio.BaseEventLoop):
                 done = partial(settle, future.set_result, func(*args))
             except Exception as error:
                 done = partial(settle, future.set_exception, error)
-            self.call_soon_threadsafe(done)
+            if not self.is_closed():  # it was, if Ctrl-C ended it meanwhile
+                self.call_soon_threadsafe(done)
 
         self._thread.process.start_thread("executor", run)
         return future

@@ -28,16 +28,15 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from dev.simulation.table import Tables
 from pynamodb_mutex._operations.effects import Wait
-from pynamodb_mutex._operations.events import Call
 from pynamodb_mutex._protocol.server_time import DRIFT
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.clock import LocalClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pynamodb_mutex._dynamodb.store import Request, Store
+    from pynamodb_mutex._dynamodb.store import Request
     from pynamodb_mutex._operations.effects import Effect
     from pynamodb_mutex._operations.events import Event
 
@@ -61,23 +60,23 @@ class Observer:
     def froze(self, process: Process) -> None:
         """The clock of a process has stood still, and goes on."""
 
+    def jumped(self, process: Process) -> None:
+        """The clock of a process jumps forward."""
+
     def goes_on(self, process: Process, caller: int) -> None:
         """A thread or task goes on with an operation."""
 
     def waits(self, process: Process, caller: int) -> None:
         """A thread or task sleeps until it is woken or a time comes."""
 
+    def watch(self, handle: Any, options: Mapping[str, Any]) -> None:
+        """The running thread or task is about to use a handle, which was made with these options."""
+
     def stepped(self, process: Process) -> None:
         """A step of an operation has ended."""
 
-    def believes(self, process: Process, claim: Any) -> None:
-        """A process holds a claim from now on."""
-
-    def ended(self, process: Process, store: Store, key: str, claim: Any) -> None:
-        """A process no longer holds a claim."""
-
-    def called(self, process: Process, call: Call) -> None:
-        """A process calls a function that was given as ``on_lost`` or ``on_danger``."""
+    def answered(self, exchange: Any) -> None:
+        """The answer of DynamoDB to a request has reached its thread."""
 
     def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
         """A request with these parameters meets a fault."""
@@ -288,6 +287,7 @@ class Process(of_runtime.Process):
         rate: Rate of its clock; by default a random one within the drift that the library allows.
 
     Attributes:
+        rate: Rate of its local clock.
         host: The address of its host, where no other process runs.
         lives: Whether it has not crashed.
         frozen_at: True time since which its clock has stood still; None if the clock runs.
@@ -309,7 +309,7 @@ class Process(of_runtime.Process):
         self.threads_running: list[Thread] = []
         self.clock_ran_on = -math.inf
         self.answered = 0
-        self._rate = 1 + rng.uniform(-0.99, 0.99) * DRIFT if rate is None else rate
+        self.rate = 1 + rng.uniform(-0.99, 0.99) * DRIFT if rate is None else rate
         self._begin, self._local = world.now, rng.uniform(0, 1e6)
         self._paused: list[Callable[[], object]] | None = None
         super().__init__()
@@ -336,7 +336,7 @@ class Process(of_runtime.Process):
         """Return the local time, in seconds from an arbitrary start."""
         if self.frozen_at is not None:
             return self._local
-        return self._local + (self.world.now - self._begin) * self._rate
+        return self._local + (self.world.now - self._begin) * self.rate
 
     def time_of_day(self) -> float:
         """Return the time of its wall clock, which is off by up to an hour.
@@ -350,8 +350,8 @@ class Process(of_runtime.Process):
 
     def true_time(self, local: float) -> float:
         """Return the true time at which the local clock will show a time, unless it is frozen before."""
-        time = self._begin + (local - self._local) / self._rate
-        while self._local + (time - self._begin) * self._rate < local:
+        time = self._begin + (local - self._local) / self.rate
+        while self._local + (time - self._begin) * self.rate < local:
             # The result was rounded down. A thread would wake before its time and wait for the rest, which is too small
             # to change a float. So it would wake at the same instant again and again.
             time += 1e-9
@@ -395,22 +395,14 @@ class Process(of_runtime.Process):
                 self.answered += 1
             judge.stepped(self)
 
-    def emit(self, event: Event) -> None:
-        """Queue an event, and report calls of the clients' functions to the judge."""
-        super().emit(event)
-        if isinstance(event, Call):
-            self.world.judge.called(self, event)
-
     def note_holder(self, claim: Any) -> None:
-        """Note that this process now holds a key, and report that to the judge."""
+        """Note that this process now holds a key, in the trace too."""
         super().note_holder(claim)
         self.world.note(str(self.world.thread), f"  HOLDS {claim.key} by {claim.fencing_token}")
-        self.world.judge.believes(self, claim)
 
     def forget_holder(self, claim: Any) -> None:
-        """Note that this process no longer holds a key, and report that to the judge."""
+        """Note that this process no longer holds a key, in the trace too."""
         super().forget_holder(claim)
-        self.world.judge.ended(self, claim.store, claim.contender.row_name, claim)
         state = claim.belief.state.name
         self.world.note(str(self.world.thread), f"  holds {claim.key} no more: {state}")
 
@@ -462,6 +454,8 @@ class Process(of_runtime.Process):
 
     def jump(self, seconds: float) -> None:
         """Move the local clock forward; waits whose time has passed then end."""
+        self.world.note(self.name, f"JUMPS by {seconds:.3f} s")
+        self.world.judge.jumped(self)
         self._local += seconds
         # The timers that are in the queue already are due too late now. They stay there, and do nothing when they find
         # that the wait has ended.

@@ -8,52 +8,31 @@ from __future__ import annotations
 
 import time
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import Any
 
-from dev.bench import FLOOR, Setting, failure
+from dev.bench import FLOOR, Setting, in_turns
 from dev.bench.libraries import made
-from dev.bench.tables import Table, number, rows_of, times
+from dev.bench.tables import Column, Table, named, number, table, times
 from dev.bench.wire import Wire, wired
 
-
-class Sizes(NamedTuple):
-    """Sizes of the scenario.
-
-    Attributes:
-        rounds: Number of rounds and of cycles in each block, by latency in ms.
-        warm: Number of cycles before each block that are not measured.
-    """
-
-    rounds: dict[int, tuple[int, int]]
-    warm: int = 10
-
-
-FULL = Sizes({0: (25, 30), 5: (6, 15), 20: (5, 6)})
-QUICK = Sizes({0: (3, 5), 5: (2, 2), 20: (2, 1)}, warm=2)
+FULL = {0: (25, 30), 5: (6, 15), 20: (5, 6)}
+"""Number of rounds and of cycles in each block, by latency in ms."""
+QUICK = {0: (3, 5), 5: (2, 2), 20: (2, 1)}
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
-    failed: dict[str, Any] = {}
-    blocks: dict[str, dict[int, list[dict[str, float]]]] = {name: {} for name in setting.libraries}
     with wired(setting.engine_url) as wire:
-        for latency, (rounds, cycles) in sizes.rounds.items():
-            for _ in range(rounds):
-                for name in setting.libraries:
-                    if name in failed:
-                        continue
-                    try:
-                        block = _block(name, wire, latency / 1000, cycles, sizes.warm)
-                    except Exception as error:
-                        failed[name] = failure(error)
-                    else:
-                        blocks[name].setdefault(latency, []).append(block)
-    return {
-        "libraries": {
-            name: failed.get(name) or _summary(blocks[name], blocks[FLOOR])
-            for name in setting.libraries
+        blocks = {
+            str(latency): in_turns(
+                setting.libraries,
+                rounds,
+                lambda name, _, at=latency, cycles=cycles: _block(
+                    name, wire, at / 1000, cycles, 2 if setting.quick else 10
+                ),
+            )
+            for latency, (rounds, cycles) in (QUICK if setting.quick else FULL).items()
         }
-    }
+    return {"libraries": {name: _summary(name, blocks) for name in setting.libraries}}
 
 
 def _block(name: str, wire: Wire, latency: float, cycles: int, warm: int) -> dict[str, float]:
@@ -72,73 +51,54 @@ def _block(name: str, wire: Wire, latency: float, cycles: int, warm: int) -> dic
         library.close()
 
 
-def _summary(
-    own: dict[int, list[dict[str, float]]], floor: dict[int, list[dict[str, float]]]
-) -> dict[str, Any]:
-    first = own[0][-1]
-    cpu = _against(own[0], floor[0], "cpu")
+def _summary(name: str, blocks: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    for found in blocks.values():
+        if "failed" in found[name]:
+            return found[name]
+
+    def against(latency: str, what: str) -> dict[str, Any]:
+        """Compare the CPU or wall time of blocks with that of the floor in the same rounds."""
+        own, floor = blocks[latency][name], blocks[latency][FLOOR]
+        ratios = [mine[what] / least[what] for mine, least in zip(own, floor, strict=True)]
+        low, _, high = quantiles(ratios, n=4)
+        return {
+            "ms": 1000 * median(each[what] for each in own),
+            "ratio": median(ratios),
+            "ratio_quartiles": [low, high],
+            "rounds": len(ratios),
+        }
+
+    first = blocks["0"][name][-1]
     return {
         **{key: first[key] for key in ("requests", "wcu", "rcu", "operations")},
-        "cpu": cpu,
-        "wall": {str(latency): _against(own[latency], floor[latency], "wall") for latency in own},
-    }
-
-
-def _against(
-    own: list[dict[str, float]], floor: list[dict[str, float]], what: str
-) -> dict[str, Any]:
-    """Compare the CPU or wall time of blocks with that of the floor in the same rounds."""
-    ratios = [mine[what] / least[what] for mine, least in zip(own, floor, strict=False)]
-    low, _, high = quantiles(ratios, n=4)
-    return {
-        "ms": 1000 * median(each[what] for each in own),
-        "ratio": median(ratios),
-        "ratio_quartiles": [low, high],
-        "rounds": len(ratios),
+        "cpu": against("0", "cpu"),
+        "wall": {latency: against(latency, "wall") for latency in blocks},
     }
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    return [_costs(found["libraries"]), _walls(found["libraries"])]
-
-
-def _costs(libraries: dict[str, Any]) -> Table:
-    columns = [
-        "Take and release",
-        "Requests",
-        "WCU",
-        "RCU",
-        "CPU, ms",
-        "Of the floor's",
-        "Middle half",
-    ]
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        cpu = each["cpu"]
-        low, high = map(times, cpu["ratio_quartiles"])
-        counts = [number(each[what]) for what in ("requests", "wcu", "rcu")]
-        return [*counts, number(cpu["ms"]), times(cpu["ratio"]), f"{low} to {high}"]
-
-    note = (
-        "The floor sends the same two writes as we do, by hand. CPU is that of the client process; its"
-        " ratio is the median over rounds in which all took turns, and the half of them in the middle."
-    )
-    rows = rows_of(libraries, cells, len(columns))
-    return Table("Costs of a lock that nobody else wants", columns, rows, note)
-
-
-def _walls(libraries: dict[str, Any]) -> Table:
-    latencies = next((list(each["wall"]) for each in libraries.values() if "wall" in each), [])
-    columns = ["Take and release"]
-    for latency in latencies:
-        columns += [f"{latency} ms: ms", "of the floor's"]
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        pairs = [(number(at["ms"]), times(at["ratio"])) for at in each["wall"].values()]
-        return [cell for pair in pairs for cell in pair]
-
-    note = (
-        "By the latency that is added to each request. Medians; the engine's own time is in them."
-    )
-    rows = rows_of(libraries, cells, len(columns))
-    return Table("Time of a lock that nobody else wants", columns, rows, note)
+    libraries, first = found["libraries"], ["Take and release"]
+    walls: list[Column] = []
+    for at in next((each["wall"] for each in libraries.values() if "wall" in each), ()):
+        walls += [
+            (f"{at} ms: ms", lambda each, at=at: number(each["wall"][at]["ms"])),
+            ("of the floor's", lambda each, at=at: times(each["wall"][at]["ratio"])),
+        ]
+    return [
+        table(
+            "Costs of a lock that nobody else wants", first,
+            [
+                ("Requests", "requests"), ("WCU", "wcu"), ("RCU", "rcu"),
+                ("CPU, ms", lambda each: number(each["cpu"]["ms"])),
+                ("Of the floor's", lambda each: times(each["cpu"]["ratio"])),
+                ("Middle half", lambda each: " to ".join(map(times, each["cpu"]["ratio_quartiles"]))),
+            ],
+            named(libraries),
+            "The floor sends the same two writes as we do, by hand. CPU is that of the client process; its"
+            " ratio is the median over rounds in which all took turns, and the half of them in the middle.",
+        ),
+        table(
+            "Time of a lock that nobody else wants", first, walls, named(libraries),
+            "By the latency that is added to each request. Medians; the engine's own time is in them.",
+        ),
+    ]  # fmt: skip

@@ -8,195 +8,141 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import ExitStack
+from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-from dev.bench import DYNDB_MUTEX, FLOOR, OURS, Setting, failure
+from dev.bench import DYNDB_MUTEX, FLOOR, LATENCY, OURS, Setting, of_each
 from dev.bench.children import Child, preload
-from dev.bench.libraries import made
-from dev.bench.tables import Table, number, rows_of
+from dev.bench.tables import Column, Table, named, number, table
+from dev.bench.turns import now, take_turns
 from dev.bench.wire import Wire, wired
 
-LATENCY = 0.005
 LATER = 3
 """Number of leases after the death of a holder until a newcomer asks for the lock, which has never seen its claim."""
 
 
-class Sizes(NamedTuple):
-    """Sizes of the scenario.
-
-    Attributes:
-        short: Shortest and longest time in seconds before a release for which a process waits; number of rounds.
-        long: The same, for long waits.
-        fewer: Most rounds with other libraries, which take long.
-        pairs: Number of pairs of processes.
-        dead: Number of pairs whose holder is killed.
-        lease: Lease of these, in seconds.
-    """
-
-    short: tuple[float, float, int]
-    long: tuple[float, float, int]
-    fewer: int
-    pairs: int
-    dead: int
-    lease: float
+# The shortest and the longest time in seconds before a release for which a process waits, and the number of rounds; with
+# other libraries, which take long, it is lower.
+FULL = {"short": (0.1, 1.0, 6, 2), "long": (5.0, 5.5, 2, 2)}
+QUICK = {"short": (0.1, 0.3, 1, 1), "long": (1.0, 1.1, 1, 1)}
 
 
-FULL = Sizes((0.1, 1.0, 6), (5.0, 5.5, 2), fewer=2, pairs=5, dead=4, lease=4.0)
-QUICK = Sizes((0.1, 0.3, 1), (1.0, 1.1, 1), fewer=1, pairs=2, dead=1, lease=1.0)
+# pairs of processes, those whose holder is killed, and the lease of these
+PAIRS = 5, 4, 4.0
+QUICK_PAIRS = 2, 1, 1.0
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
     preload()
-    found = {}
+    lease = (QUICK_PAIRS if setting.quick else PAIRS)[2]
+    names = [name for name in setting.libraries if name != FLOOR]
     with wired(setting.engine_url, LATENCY) as wire:
-        for name in setting.libraries:
-            if name == FLOOR:
-                continue
-            try:
-                found[name] = _of(name, wire, sizes)
-            except Exception as error:
-                found[name] = failure(error)
-    return {"libraries": found, "latency_ms": 1000 * LATENCY, "lease": sizes.lease}
+        found = of_each(names, lambda name: _of(name, wire, quick=setting.quick))
+    return {"libraries": found, "latency_ms": 1000 * LATENCY, "lease": lease}
 
 
-def _of(name: str, wire: Wire, sizes: Sizes) -> dict[str, Any]:
+def _of(name: str, wire: Wire, *, quick: bool) -> dict[str, Any]:
+    count, dead, lease = QUICK_PAIRS if quick else PAIRS
+    waits = name != DYNDB_MUTEX  # which never does
     times: dict[str, Any] = dict.fromkeys(("short", "long", "waiting"))
-    if name != DYNDB_MUTEX:  # which never waits
-        pairs = [_Pair(name, f"pair-{place}", wire) for place in range(sizes.pairs)]
-        try:
-            for kind in ("short", "long"):
-                low, high, often = getattr(sizes, kind)
-                rounds = often if name == OURS else min(often, sizes.fewer)
-                found = [_handed_over(pairs, low, high) for _ in range(rounds)]
-                times[kind] = [each for one_round in found for each in one_round]
-        finally:
-            for pair in pairs:
-                pair.end()
-    return times | _of_the_dead(name, wire, sizes.dead, sizes.lease)
+    with ExitStack() as stack:
+
+        def pairs(kind: str, count: int, lease: float | None = None) -> list[tuple[Child, Child]]:
+            children = []
+            for place in range(2 * count):
+                agent = partial(take_turns, lease=lease)
+                child = Child(wire.engine, agent, name, f"{kind}-{place // 2}")
+                children.append(stack.enter_context(child))
+            for child in children:
+                child.hear()
+            return list(zip(children[::2], children[1::2], strict=True))
+
+        if waits:
+            waiting = pairs("pair", count)
+            for kind, (low, high, often, fewer) in (QUICK if quick else FULL).items():
+                rounds = often if name == OURS else fewer
+                times[kind] = [
+                    each for _ in range(rounds) for each in _handed_over(waiting, low, high)
+                ]
+        awaited, deserted = pairs("awaited", waits * dead, lease), pairs("deserted", dead, lease)
+        return times | _of_the_dead(awaited, deserted, lease)
 
 
-class _Pair:
-    """Two processes that want one key.
-
-    Attributes:
-        holder: The process that acquires it first.
-        waiter: The other process.
-    """
-
-    def __init__(self, name: str, key: str, wire: Wire, lease: float | None = None) -> None:
-        self.holder = Child(wire.engine, _take_turns, name, key, lease)
-        self.waiter = Child(wire.engine, _take_turns, name, key, lease)
-        self.holder.hear()
-        self.waiter.hear()
-
-    def end(self) -> None:
-        self.holder.kill()
-        self.waiter.kill()
-
-
-def _take_turns(pipe: Any, name: str, key: str, lease: float | None) -> None:
-    library = made(name, lease)
-    library.release(library.take(f"{key}-own-{random.random()}"))  # opens the connection
-    pipe.say()
-    while True:
-        pipe.wait()
-        lock = library.take(key)
-        pipe.say(_now())
-        pipe.wait()
-        library.release(lock)
-        pipe.say(_now())
-
-
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-def _handed_over(pairs: list[_Pair], low: float, high: float) -> list[float]:
+def _handed_over(pairs: list[tuple[Child, Child]], low: float, high: float) -> list[float]:
     """Let each holder release after a random time; return the seconds from each release to the next acquisition."""
-    for pair in pairs:
-        pair.holder.send()
-    for pair in pairs:
-        pair.holder.hear()
-        pair.waiter.send()
+    for holder, _ in pairs:
+        holder.send(None)
+    for holder, waiter in pairs:
+        holder.hear()
+        waiter.send(None)
     begun = time.monotonic()
-    plan = sorted((random.uniform(low, high), place) for place in range(len(pairs)))
-    for wait, place in plan:
+    for wait, place in sorted((random.uniform(low, high), place) for place in range(len(pairs))):
         time.sleep(max(0.0, begun + wait - time.monotonic()))
-        pairs[place].holder.send()
+        pairs[place][0].send(None)
     found = []
-    for pair in pairs:
-        released = pair.holder.hear()
-        found.append(pair.waiter.hear() - released)
-        pair.waiter.send()
-        pair.waiter.hear()
+    for holder, waiter in pairs:
+        (released,), (taken, *_) = holder.hear(), waiter.hear()
+        found.append(taken - released)
+        waiter.send(None)
+        waiter.hear()
     return found
 
 
-def _of_the_dead(name: str, wire: Wire, count: int, lease: float) -> dict[str, Any]:
+def _of_the_dead(
+    awaited: list[tuple[Child, Child]], deserted: list[tuple[Child, Child]], lease: float
+) -> dict[str, Any]:
     """Kill holders; return the seconds until processes have the lock that wait already, and that come later."""
-    waits = name != DYNDB_MUTEX
-    awaited = [_Pair(name, f"awaited-{place}", wire, lease) for place in range(waits * count)]
-    deserted = [_Pair(name, f"deserted-{place}", wire, lease) for place in range(count)]
-    try:
-        for pair in awaited + deserted:
-            pair.holder.send()
-            pair.holder.hear()
-        for pair in awaited:
-            pair.waiter.send()
-        time.sleep(lease / 4)  # until then all waiters have seen that the lock is held
-        killed = []
-        for pair in awaited + deserted:
-            killed.append(_now())
-            pair.holder.kill()
-        time.sleep(LATER * lease)
-        came = []
-        for pair in deserted:
-            came.append(_now())
-            pair.waiter.send()
-        waiting = [pair.waiter.hear() - at for pair, at in zip(awaited, killed, strict=False)]
-        newcomer = [pair.waiter.hear() - at for pair, at in zip(deserted, came, strict=True)]
-    finally:
-        for pair in awaited + deserted:
-            pair.end()
+    for holder, _ in awaited + deserted:
+        holder.send(None)
+        holder.hear()
+    for _, waiter in awaited:
+        waiter.send(None)
+    time.sleep(lease / 4)  # until then all waiters have seen that the lock is held
+    killed = []
+    for holder, _ in awaited + deserted:
+        killed.append(now())
+        holder.kill()
+    time.sleep(LATER * lease)
+    came = []
+    for _, waiter in deserted:
+        came.append(now())
+        waiter.send(None)
+    waiting = [waiter.hear()[0] - at for (_, waiter), at in zip(awaited, killed, strict=False)]
+    newcomer = [waiter.hear()[0] - at for (_, waiter), at in zip(deserted, came, strict=True)]
     return {"waiting": waiting or None, "newcomer": newcomer}
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    libraries, lease = found["libraries"], found["lease"]
-    released = {"Waited up to 1 s": "short", "Waited 5 s": "long"}
-    dead = {
-        "One who waits, from the kill": "waiting",
-        f"A newcomer, {LATER} leases later": "newcomer",
-    }
+    lease = found["lease"]
+
+    def made_of(title: str, kinds: dict[str, str], note: str) -> Table:
+        columns: list[Column] = []
+        for shown, kind in kinds.items():
+            columns += [
+                (
+                    f"{shown}: median",
+                    lambda each, kind=kind: number(each[kind] and median(each[kind])),
+                ),
+                ("max", lambda each, kind=kind: number(each[kind] and max(each[kind]))),
+                ("n", lambda each, kind=kind: str(len(each[kind] or ()))),
+            ]
+        return table(title, ["Library"], columns, named(found["libraries"]), note)
+
     return [
-        _table(
-            "Seconds from a release until the next process has the lock", released, libraries,
+        made_of(
+            "Seconds from a release until the next process has the lock",
+            {"Waited up to 1 s": "short", "Waited 5 s": "long"},
             f"Default settings, {found['latency_ms']:g} ms. dyndbmutex never waits.",
         ),
-        _table(
-            "Seconds until a dead holder's lock is had", dead, libraries,
+        made_of(
+            "Seconds until a dead holder's lock is had",
+            {
+                "One who waits, from the kill": "waiting",
+                f"A newcomer, {LATER} leases later": "newcomer",
+            },
             f"The lease is {lease:g} s, and the holder is killed {lease / 4:g} s after it took the lock."
             " dyndbmutex never waits.",
         ),
-    ]  # fmt: skip
-
-
-def _table(title: str, kinds: dict[str, str], libraries: dict[str, Any], note: str) -> Table:
-    columns = ["Library"]
-    for shown in kinds:
-        columns += [f"{shown}: median", "max", "n"]
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        shown = []
-        for kind in kinds.values():
-            seconds = each[kind]
-            shown += (
-                [number(median(seconds)), number(max(seconds)), str(len(seconds))]
-                if seconds
-                else ["-", "-", "0"]
-            )
-        return shown
-
-    return Table(title, columns, rows_of(libraries, cells, len(columns)), note)
+    ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from dev.bench import OURS, PYTHON_CLIENT, Setting, failure
 from dev.bench.children import Child, preload
 from dev.bench.libraries import made
-from dev.bench.tables import Table, number
+from dev.bench.tables import Table, table
 from dev.bench.wire import Wire, wired
 
 TAKERS = 32
@@ -33,79 +32,55 @@ class Run(NamedTuple):
     latency: int
 
 
-class Sizes(NamedTuple):
-    """Sizes of the scenario.
+FULL = [
+    [Run(OURS, locks, latency) for locks in (10, 100) for latency in (5, 20)],
+    [Run(OURS, 1000, latency) for latency in (5, 20)],
+    [Run(OURS, 5000, 5)],
+    [Run(OURS, 5000, 20)],
+    [Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)],
+]
+"""Runs, in groups that are measured at the same time."""
 
-    Attributes:
-        groups: Runs, in groups that are measured at the same time.
-        settle: Seconds from the last acquisition to the beginning of the measurement.
-        count: Seconds that are measured, a multiple of the time between two renewals. In a full run this and ``settle``
-            are more than a lease, so that a lock that is not renewed is lost.
-    """
+SETTLE = 5.0
+"""Seconds from the last acquisition to the beginning of the measurement.
 
-    groups: list[list[Run]]
-    settle: float
-    count: float
-
-
-FULL = Sizes(
-    [
-        [Run(OURS, locks, latency) for locks in (10, 100) for latency in (5, 20)],
-        [Run(OURS, 1000, latency) for latency in (5, 20)],
-        [Run(OURS, 5000, 5)],
-        [Run(OURS, 5000, 20)],
-        [Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)],
-    ],
-    settle=5.0,
-    count=30.0,
-)
-# in this time each lock is renewed once
-QUICK = Sizes([[Run(OURS, 10, 5)]], settle=5.0, count=6.0)
+This and the seconds that are measured, a multiple of the time between two renewals, are more than a lease in a full run,
+so that a lock that is not renewed is lost. In a quick run each lock is renewed once.
+"""
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
+    groups, seconds = ([[Run(OURS, 10, 5)]], 6.0) if setting.quick else (FULL, 30.0)
     preload()
     found = []
-    for group in sizes.groups:
+    for group in groups:
         runs = [run for run in group if run.library in setting.libraries]
         if runs:
-            found += _group(runs, setting.engine_url, sizes)
-    return {"runs": found, "held_s": sizes.settle + sizes.count, "counted_s": sizes.count}
+            found += _group(runs, setting.engine_url, seconds)
+    return {"runs": found, "held_s": SETTLE + seconds, "counted_s": seconds}
 
 
-def _group(runs: list[Run], engine_url: str, sizes: Sizes) -> list[dict[str, Any]]:
+def _group(runs: list[Run], engine_url: str, seconds: float) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         wires = [stack.enter_context(wired(engine_url, run.latency / 1000)) for run in runs]
-        children = []
-        for wire, run in zip(wires, runs, strict=True):
-            child = Child(wire.engine, _hold, run.library, run.locks, run.latency, sizes.count)
-            stack.callback(child.kill)
-            children.append(child)
-        found = [run._asdict() for run in runs]
-        for one, child in zip(found, children, strict=True):
-            _add(one, child.hear)
-        time.sleep(sizes.settle)
-        for one, wire, child in zip(found, wires, children, strict=True):
-            wire.counted()
-            _add(one, child.send)
-        for one, wire, child in zip(found, wires, children, strict=True):
-            _add(one, lambda wire=wire, child=child: _of(wire, child))
-        return found
+        children = [
+            stack.enter_context(Child(wire.engine, _hold, *run, seconds))
+            for wire, run in zip(wires, runs, strict=True)
+        ]
 
+        def of(run: Run, wire: Wire, child: Child) -> dict[str, Any]:
+            try:
+                child.hear()
+                time.sleep(SETTLE)
+                wire.counted()
+                child.send(None)
+                measured = child.hear()
+                return run._asdict() | measured | wire.counted().per(measured["wall"])
+            except Exception as error:
+                return run._asdict() | failure(error)
 
-def _add(found: dict[str, Any], more: Callable[[], Any]) -> None:
-    """Add figures to those of a run. If that fails, add the reason, and nothing more from then on."""
-    if "failed" not in found:
-        try:
-            found |= more() or {}
-        except Exception as error:
-            found |= failure(error)
-
-
-def _of(wire: Wire, child: Child) -> dict[str, Any]:
-    measured = child.hear()
-    return measured | wire.counted().per(measured["wall"])
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(of, runs, wires, children))
 
 
 def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
@@ -114,7 +89,7 @@ def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dic
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
     with ThreadPoolExecutor(TAKERS) as takers:
         locks = list(takers.map(library.take, keys))
-    pipe.say()
+    pipe.say(None)
     pipe.wait()
     cpu, since = time.process_time(), time.monotonic()
     most = 0
@@ -127,21 +102,16 @@ def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dic
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    columns = [
-        "Library", "Locks", "Latency, ms", "Lost", "Threads at most", "CPU", "Requests a second",
-        "WCU a second",
+    return [
+        table(
+            "Locks that one process holds and renews", ["Library", "Locks", "Latency, ms"],
+            [
+                ("Lost", lambda run: f"{run['lost']:,}"), ("Threads at most", lambda run: str(run["threads"])),
+                ("CPU", lambda run: f"{run['cpu_share']:.1%}"), ("Requests a second", "requests"),
+                ("WCU a second", "wcu"),
+            ],
+            (([run["library"], f"{run['locks']:,}", str(run["latency"])], run) for run in found["runs"]),
+            f"Default settings, a lease of 30 s, held for {found['held_s']:g} s after the last was taken, and"
+            f" counted in the last {found['counted_s']:g} s. CPU is that of the process, of one processor.",
+        )
     ]  # fmt: skip
-    rows = []
-    for run in found["runs"]:
-        start = [run["library"], f"{run['locks']:,}", str(run["latency"])]
-        if "failed" in run:
-            rows.append([*start, f"failed: {run['failed']}", "", "", "", ""])
-            continue
-        counts = [number(run[what]) for what in ("requests", "wcu")]
-        cpu = f"{run['cpu_share']:.1%}"
-        rows.append([*start, f"{run['lost']:,}", str(run["threads"]), cpu, *counts])
-    note = (
-        f"Default settings, a lease of 30 s, held for {found['held_s']:g} s after the last was taken, and"
-        f" counted in the last {found['counted_s']:g} s. CPU is that of the process, of one processor."
-    )
-    return [Table("Locks that one process holds and renews", columns, rows, note)]

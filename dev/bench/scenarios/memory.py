@@ -10,76 +10,41 @@ import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from dev.bench import OURS, PYTHON_CLIENT, Library, Setting, failure
+from dev.bench import OURS, PYTHON_CLIENT, Setting, of_each
 from dev.bench.children import Child, preload
-from dev.bench.libraries import made
-from dev.bench.tables import Table, number, rows_of
-from dev.bench.wire import Wire, wired
+from dev.bench.libraries import Library, made
+from dev.bench.tables import Table, named, table
+from dev.bench.wire import wired
 
 TAKERS = 8
 """Number of threads that acquire locks."""
 
-STATM = Path("/proc/self/statm")
-"""File in which Linux shows the memory of a process."""
-
-
-class Sizes(NamedTuple):
-    """Sizes of the scenario.
-
-    Attributes:
-        held: Number of locks that are held.
-        waiting: Number of threads that wait.
-        settle: Seconds after which all of them surely wait.
-    """
-
-    held: int
-    waiting: int
-    settle: float
-
-
-FULL = Sizes(1000, 100, 2.0)
-QUICK = Sizes(50, 10, 0.5)
+# locks that are held, threads that wait, and seconds after which all of them surely wait
+FULL = 1000, 100, 2.0
+QUICK = 50, 10, 0.5
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
+    held, waiting, settle = QUICK if setting.quick else FULL
     preload()
-    found: dict[str, Any] = {}
     with wired(setting.engine_url) as wire:
-        for name in setting.those(OURS, PYTHON_CLIENT):
-            try:
-                found[name] = _of(name, wire, sizes)
-            except Exception as error:
-                found[name] = failure(error)
-    return {"libraries": found, **sizes._asdict()}
 
+        def asked(function: Callable[..., float], *arguments: Any) -> float:
+            with Child(wire.engine, function, *arguments) as child:
+                return child.hear()
 
-def _of(name: str, wire: Wire, sizes: Sizes) -> dict[str, Any]:
-    waiting = None
-    if name == OURS:
-        holder = Child(wire.engine, _holder, name)
-        try:
-            holder.hear()
-            waiting = _asked(wire, _waiting, name, sizes.waiting, sizes.settle)
-        finally:
-            holder.kill()
-    return {
-        "held": _asked(wire, _held, name, sizes.held, _traced),
-        # in another process, because tracing takes memory of its own
-        "held_rss": _asked(wire, _held, name, sizes.held, _resident) if STATM.exists() else None,
-        "waiting": waiting,
-    }
+        def of(name: str) -> dict[str, Any]:
+            return {
+                "held": asked(_held, name, held, _traced),
+                # in another process, because tracing takes memory of its own
+                "held_rss": asked(_held, name, held, _resident),
+                "waiting": asked(_waiting, name, waiting, settle) if name == OURS else None,
+            }
 
-
-def _asked(wire: Wire, function: Callable[..., float], *arguments: Any) -> float:
-    child = Child(wire.engine, function, *arguments)
-    try:
-        bytes_each: float = child.hear()
-        return bytes_each
-    finally:
-        child.kill()
+        found = of_each(setting.those(OURS, PYTHON_CLIENT), of)
+    return {"libraries": found, "held": held, "waiting": waiting, "settle": settle}
 
 
 def _traced() -> int:
@@ -89,7 +54,7 @@ def _traced() -> int:
 
 def _resident() -> int:
     gc.collect()
-    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _held(pipe: Any, name: str, count: int, used: Callable[[], int]) -> float:
@@ -110,47 +75,40 @@ def _all_taken(library: Library, keys: list[str]) -> list[Any]:
         return list(takers.map(library.take, keys))
 
 
-KEY = "memory-waiting"
-
-
-def _holder(pipe: Any, name: str) -> None:
-    made(name).take(KEY)
-    pipe.say()
-    threading.Event().wait()
-
-
 def _waiting(pipe: Any, name: str, count: int, settle: float) -> float:
-    library = made(name)
-    library.release(library.take(f"{KEY}-own"))
+    library, key = made(name), "memory-waiting"
+    held = library.take(key)
     go = threading.Event()
 
     def wait() -> None:
         go.wait()
-        library.take(KEY)
+        library.take(key)
 
     tracemalloc.start()
-    threading.Thread(target=library.take, args=(KEY,), daemon=True).start()
+    # the first of them polls for all
+    threading.Thread(target=library.take, args=(key,), daemon=True).start()
     for _ in range(count):
         threading.Thread(target=wait, daemon=True).start()
     time.sleep(settle)
     before = _traced()
     go.set()
     time.sleep(settle)
-    return (_traced() - before) / count
+    each = (_traced() - before) / count
+    library.release(held)
+    return each
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    columns = [
-        "Library", "A held lock, bytes", "The same, of the process (RSS)", "A waiting thread, bytes",
+    return [
+        table(
+            "Memory", ["Library"],
+            [
+                ("A held lock, bytes", "held"), ("The same, of the process (RSS)", "held_rss"),
+                ("A waiting thread, bytes", "waiting"),
+            ],
+            named(found["libraries"]),
+            f"Python objects as tracemalloc counts them, for each of {found['held']:,} locks that are held and"
+            f" renewed, and of {found['waiting']} threads that wait for one key; a thread's stack and its"
+            " Thread are not in it.",
+        )
     ]  # fmt: skip
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        return [number(each[what]) for what in ("held", "held_rss", "waiting")]
-
-    note = (
-        f"Python objects as tracemalloc counts them, for each of {found['held']:,} locks that are held and"
-        f" renewed, and of {found['waiting']} threads that wait for one key; a thread's stack and its"
-        " Thread are not in it."
-    )
-    rows = rows_of(found["libraries"], cells, len(columns))
-    return [Table("Memory", columns, rows, note)]

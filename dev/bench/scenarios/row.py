@@ -9,49 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import boto3
 
-from dev.bench import FLOOR, OURS, Library, Setting, failure
-from dev.bench.libraries import made
-from dev.bench.tables import Table, number, rows_of, times
+from dev.bench import FLOOR, LATENCY, OURS, Setting, in_turns
+from dev.bench.libraries import Library, made
+from dev.bench.tables import Table, named, table, times
 from dev.bench.wire import Wire, wired
 
 UNLOCKED = "boto3, no lock at all"
-LATENCY = 0.005
 TABLE = "bench-rows"
 
 
-class Sizes(NamedTuple):
-    """Sizes of the scenario: the number of rounds, and of turns in each."""
-
-    rounds: int
-    turns: int
-
-
-FULL = Sizes(8, 12)
-QUICK = Sizes(2, 2)
-
-
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
-    blocks: dict[str, list[dict[str, Any]]] = {}
-    failed: dict[str, Any] = {}
+    rounds, turns = (2, 2) if setting.quick else (8, 12)
     names = [UNLOCKED, *(name for name in setting.libraries if name != FLOOR)]
     with wired(setting.engine_url, LATENCY) as wire:
         rows = boto3.resource("dynamodb").Table(TABLE)
-        for name in names * sizes.rounds:
-            if name in failed:
-                continue
-            try:
-                rows.put_item(Item={"pk": name, "balance": 100})
-                blocks.setdefault(name, []).append(_block(name, rows, wire, sizes.turns))
-            except Exception as error:
-                failed[name] = failure(error)
+        blocks = in_turns(names, rounds, lambda name, _: _block(name, rows, wire, turns))
     return {
         "libraries": {
-            name: failed.get(name) or _summary(blocks[name], blocks[UNLOCKED]) for name in names
+            name: found if "failed" in found else _summary(found, blocks[UNLOCKED])
+            for name, found in blocks.items()
         },
         "latency_ms": 1000 * LATENCY,
     }
@@ -96,6 +76,7 @@ def _theirs(pk: str, library: Library | None, rows: Any) -> Callable[[], None]:
 
 
 def _block(name: str, rows: Any, wire: Wire, turns: int) -> dict[str, Any]:
+    rows.put_item(Item={"pk": name, "balance": 100})
     library = None if name == UNLOCKED else made(name)
     try:
         turn = _ours(name) if name == OURS else _theirs(name, library, rows)
@@ -121,15 +102,15 @@ def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    columns = ["Lock, read, write, unlock", "Requests", "WCU", "RCU", "Wall, ms", "Of no lock's"]
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        counts = [number(each[what]) for what in ("requests", "wcu", "rcu", "ms")]
-        return [*counts, times(each["ratio"])]
-
-    note = (
-        f"For a row of less than 1 KB, at {found['latency_ms']:g} ms. Ours is the lock of the row itself;"
-        " the others acquire their lock, read and write the row with boto3, and release the lock."
-    )
-    rows = rows_of(found["libraries"], cells, len(columns))
-    return [Table("A row that is read and written under its lock", columns, rows, note)]
+    return [
+        table(
+            "A row that is read and written under its lock", ["Lock, read, write, unlock"],
+            [
+                ("Requests", "requests"), ("WCU", "wcu"), ("RCU", "rcu"), ("Wall, ms", "ms"),
+                ("Of no lock's", lambda each: times(each["ratio"])),
+            ],
+            named(found["libraries"]),
+            f"For a row of less than 1 KB, at {found['latency_ms']:g} ms. Ours is the lock of the row itself;"
+            " the others acquire their lock, read and write the row with boto3, and release the lock.",
+        )
+    ]  # fmt: skip

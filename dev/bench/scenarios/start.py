@@ -13,17 +13,14 @@ from dev.bench import (
     BLOCK_LOCK,
     DYNDB_MUTEX,
     FLOOR,
+    LATENCY,
     OURS,
     PYTHON_CLIENT,
     Setting,
-    failure,
-    table_of,
+    in_turns,
 )
-from dev.bench.tables import Table, number, rows_of, times
+from dev.bench.tables import Table, named, table, times
 from dev.bench.wire import Wire, wired
-
-LATENCY = 0.005
-
 
 FULL, QUICK = 11, 1
 """Number of processes for each library. One more comes first and is not counted: it compiles and caches modules."""
@@ -44,70 +41,30 @@ import {added}
 print([time.perf_counter() - since, len(sys.modules) - before])
 """
 
-_BEGIN = {
-    FLOOR: """
-import boto3
-client = boto3.client("dynamodb")
-client.update_item(
-    TableName={table!r},
-    Key={{"key": {{"S": {key!r}}}}},
-    UpdateExpression="SET #0 = :0",
-    ConditionExpression="attribute_not_exists (#0)",
-    ExpressionAttributeNames={{"#0": "expires_at"}},
-    ExpressionAttributeValues={{":0": {{"N": "1"}}}},
-)
-""",
-    OURS: """
-from pynamodb_mutex import Mutex
-Mutex.for_key({key!r}).acquire()
-""",
-    PYTHON_CLIENT: """
-import boto3
-from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient
-DynamoDBLockClient(boto3.resource("dynamodb"), table_name={table!r}).acquire_lock({key!r})
-""",
-    BLOCK_LOCK: """
-import boto3
-from dynamodblock import DynamoDBLock
-DynamoDBLock({key!r}, boto3.resource("dynamodb").Table({table!r})).acquire()
-""",
-    DYNDB_MUTEX: """
-import os
-os.environ["DD_MUTEX_TABLE_NAME"] = {table!r}
-from dyndbmutex.dyndbmutex import DynamoDbMutex
-assert DynamoDbMutex({key!r}, region_name=os.environ["AWS_DEFAULT_REGION"]).lock()
-""",
-}
-
 # _exit, so that what a library does at the end of a process is not measured
-_HELD = "import os, time; print(time.clock_gettime(time.CLOCK_MONOTONIC), flush=True); os._exit(0)"
+_BEGIN = """
+import os, time
+from dev.bench.libraries import made
+assert made({name!r}).take({key!r}) is not None
+print(time.clock_gettime(time.CLOCK_MONOTONIC), flush=True)
+os._exit(0)
+"""
 
 
 def measure(setting: Setting) -> dict[str, Any]:
     processes = QUICK if setting.quick else FULL
-    imports: dict[str, list[list[float]]] = {name: [] for name in setting.libraries}
-    begins: dict[str, list[dict[str, float]]] = {name: [] for name in setting.libraries}
-    failed: dict[str, Any] = {}
     with wired(setting.engine_url, LATENCY) as wire:
-        for turn in range(1 + processes):
-            for name in setting.libraries:
-                if name in failed:
-                    continue
-                try:
-                    if name in IMPORTS:
-                        there, added = IMPORTS[name]
-                        imports[name].append(_told(_IMPORT.format(there=there, added=added)))
-                    begins[name].append(_begun(name, f"start-{turn}", wire))
-                except Exception as error:
-                    failed[name] = failure(error)
+        found = in_turns(
+            setting.libraries, 1 + processes, lambda name, turn: _begun(name, f"start-{turn}", wire)
+        )
     return {
         "libraries": {
-            name: failed.get(name)
-            or _summary(imports[name][1:], begins[name][1:], begins[FLOOR][1:])
-            for name in setting.libraries
+            name: each if "failed" in each else _summary(each[1:], found[FLOOR][1:])
+            for name, each in found.items()
         },
-        "latency_ms": 1000 * LATENCY, "processes": processes,
-    }  # fmt: skip
+        "latency_ms": 1000 * LATENCY,
+        "processes": processes,
+    }
 
 
 def _told(code: str) -> Any:
@@ -120,41 +77,45 @@ def _told(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _begun(name: str, key: str, wire: Wire) -> dict[str, float]:
-    """Measure the time from the start of a process to its first lock, and its requests."""
+def _begun(name: str, key: str, wire: Wire) -> dict[str, Any]:
+    """Measure an import, and the time from the start of a process to its first lock, and its requests."""
+    seconds = modules = None
+    if name in IMPORTS:
+        there, added = IMPORTS[name]
+        seconds, modules = _told(_IMPORT.format(there=there, added=added))
     wire.counted()
     since = time.clock_gettime(time.CLOCK_MONOTONIC)
-    held = _told(_BEGIN[name].format(key=key, table=table_of(name)) + _HELD)
-    return {"seconds": held - since, "requests": wire.counted().requests}
-
-
-def _summary(
-    imports: list[list[float]], begins: list[dict[str, float]], floor: list[dict[str, float]]
-) -> dict[str, Any]:
-    ratios = [own["seconds"] / least["seconds"] for own, least in zip(begins, floor, strict=False)]
+    held = _told(_BEGIN.format(name=name, key=key))
     return {
-        "import_ms": 1000 * median(seconds for seconds, _ in imports) if imports else None,
-        "modules": imports[-1][1] if imports else None,
-        "cold_ms": 1000 * median(each["seconds"] for each in begins),
+        "import": seconds, "modules": modules, "cold": held - since, "requests": wire.counted().requests,
+    }  # fmt: skip
+
+
+def _summary(begins: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:
+    ratios = [own["cold"] / least["cold"] for own, least in zip(begins, floor, strict=True)]
+    last = begins[-1]
+    return {
+        "import_ms": last["import"] and 1000 * median(each["import"] for each in begins),
+        "modules": last["modules"],
+        "cold_ms": 1000 * median(each["cold"] for each in begins),
         "ratio": median(ratios),
-        "requests": begins[-1]["requests"],
+        "requests": last["requests"],
     }
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    columns = [
-        "Library", "Import, ms", "Modules", "From start to the first lock, ms", "Of the floor's",
-        "Requests till then",
+    return [
+        table(
+            "Start of a process", ["Library"],
+            [
+                ("Import, ms", "import_ms"), ("Modules", "modules"),
+                ("From start to the first lock, ms", "cold_ms"),
+                ("Of the floor's", lambda each: times(each["ratio"])),
+                ("Requests till then", lambda each: str(each["requests"])),
+            ],
+            named(found["libraries"]),
+            f"Medians of {found['processes']} fresh processes each, {found['latency_ms']:g} ms. The import of"
+            " ours comes after pynamodb.models, that of the others after boto3. The floor imports boto3 and"
+            " sends one conditional write.",
+        )
     ]  # fmt: skip
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        counts = [number(each[what]) for what in ("import_ms", "modules", "cold_ms")]
-        return [*counts, times(each["ratio"]), str(each["requests"])]
-
-    note = (
-        f"Medians of {found['processes']} fresh processes each, {found['latency_ms']:g} ms. The import of"
-        " ours comes after pynamodb.models, that of the others after boto3. The floor imports boto3 and"
-        " sends one conditional write."
-    )
-    rows = rows_of(found["libraries"], cells, len(columns))
-    return [Table("Start of a process", columns, rows, note)]

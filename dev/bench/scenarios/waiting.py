@@ -13,14 +13,13 @@ import time
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from dev.bench import BLOCK_LOCK, FAIR, HINTED, OURS, PYTHON_CLIENT, Setting, failure, turns
+from dev.bench import FAIR, HINTED, LATENCY, OURS, WAITERS, Setting, of_each, turns
 from dev.bench.children import Child, preload
 from dev.bench.libraries import made
-from dev.bench.tables import Table, number
+from dev.bench.tables import Table, table
 from dev.bench.turns import Run
-from dev.bench.wire import wired
+from dev.bench.wire import Wire, wired
 
-LATENCY = turns.LATENCY
 THREADS = f"{OURS}, threads"
 """Name of the runs of this library in which the waiters are threads of one process."""
 
@@ -49,7 +48,7 @@ def _fair_and_not(section: float, *waiters: int) -> list[Run]:
     return [Run(name, count, section) for count in waiters for name in (HINTED, FAIR, OURS)]
 
 
-_OTHERS = [Run(name, 8, 1.0) for name in (PYTHON_CLIENT, BLOCK_LOCK)]
+_OTHERS = [Run(name, 8, 1.0) for name in WAITERS]
 # 64 processes need the whole machine, and so do short sections
 _LARGE = [[run] for run in _fair_and_not(1.0, 64)]
 _SOME_TURNS = [
@@ -74,22 +73,20 @@ QUICK = Sizes(
 def measure(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL if setting.full else USUAL
     preload()
-    found: dict[str, Any] = {}
-    for name in (OURS, THREADS, *setting.those(PYTHON_CLIENT, BLOCK_LOCK)):
-        try:
-            found[name] = {"waiters": {}}
-            for group in sizes.ours if name == OURS else sizes.others:
-                found[name]["waiters"] |= _group(name, group, setting.engine_url, sizes)
-        except Exception as error:
-            found[name] = failure(error)
+
+    def of(name: str) -> dict[str, Any]:
+        groups = sizes.ours if name == OURS else sizes.others
+        found = [_group(name, group, setting.engine_url, sizes) for group in groups]
+        return {"waiters": {count: each for group in found for count, each in group.items()}}
+
     in_turn: list[dict[str, Any]] = []
+    found = of_each((OURS, THREADS, *setting.those(*WAITERS)), of)
     for group in sizes.turns:
         runs = [run for run in group if run.library in {FAIR, HINTED, *setting.libraries}]
         # so long that each waiter has a turn, and that there are 30 turns at least
         least = max(max(run.waiters + 2, 30) * run.section for run in runs)
-        in_turn += turns.measure(
-            runs, sizes.settle, max(sizes.turns_count, least), setting.engine_url
-        )
+        count = max(sizes.turns_count, least)
+        in_turn += turns.measure(runs, sizes.settle, count, setting.engine_url)
     return {
         "libraries": found, "in_turn": in_turn, "latency_ms": 1000 * LATENCY,
         "counted_s": sizes.count,
@@ -97,24 +94,27 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _group(name: str, group: list[int], engine_url: str, sizes: Sizes) -> dict[str, Any]:
+    library = OURS if name == THREADS else name
     with ExitStack() as stack:
         wires = [stack.enter_context(wired(engine_url, LATENCY)) for _ in group]
-        children: list[Child] = []
-        stack.callback(lambda: [child.kill() for child in children])
+
+        def child(wire: Wire, function: Any, *arguments: Any) -> Child:
+            return stack.enter_context(Child(wire.engine, function, library, *arguments))
+
+        children = []
         for wire, count in zip(wires, group, strict=True):
             key = f"{name}-{count}"
-            holder = Child(wire.engine, _hold, _library(name), key)
-            children.append(holder)
+            holder = child(wire, turns.take_turns, key)
+            holder.hear()
+            holder.send(None)
             holder.hear()
             processes, threads = (1, count) if name == THREADS else (count, 1)
-            waiters = [
-                Child(wire.engine, _wait, _library(name), key, threads) for _ in range(processes)
-            ]
-            children += waiters
+            waiters = [child(wire, _wait, key, threads) for _ in range(processes)]
             for waiter in waiters:
                 waiter.hear()
+            children += waiters
         for waiter in children:
-            waiter.send()
+            waiter.send(None)
         time.sleep(sizes.settle)
         for wire in wires:
             wire.counted()
@@ -128,21 +128,10 @@ def _group(name: str, group: list[int], engine_url: str, sizes: Sizes) -> dict[s
     }
 
 
-def _library(name: str) -> str:
-    return OURS if name == THREADS else name
-
-
-def _hold(pipe: Any, name: str, key: str) -> None:
-    library = made(name)
-    library.take(key)
-    pipe.say()
-    threading.Event().wait()
-
-
 def _wait(pipe: Any, name: str, key: str, threads: int) -> None:
     library = made(name)
     library.release(library.take(f"{key}-own-{os.getpid()}"))  # opens the connection
-    pipe.say()
+    pipe.say(None)
     pipe.wait()
     for _ in range(threads):
         threading.Thread(target=library.take, args=(key,), daemon=True).start()
@@ -150,23 +139,21 @@ def _wait(pipe: Any, name: str, key: str, threads: int) -> None:
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    libraries = found["libraries"]
-    columns = [
-        "Library", "Waiters", "Requests each, a minute", "WCU each", "RCU each", "All requests a minute",
-    ]  # fmt: skip
-    rows = []
-    for name, each in libraries.items():
-        if "failed" in each:
-            rows.append([name, "", f"failed: {each['failed']}", "", "", ""])
-            continue
-        for count, counts in each["waiters"].items():
-            shown = [number(counts[what]) for what in ("requests", "wcu", "rcu", "total")]
-            rows.append([name, count, *shown])
-    note = (
-        f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
-        " state, the holder's renewals with them. Each waiter is a process, or a thread of one process."
-    )
-    return [
-        Table("What those cost who wait for one lock", columns, rows, note),
-        *turns.tables(found["in_turn"]),
+    rows = [
+        ([name, count], counts)
+        for name, each in found["libraries"].items()
+        for count, counts in each.get("waiters", {"": each}).items()
     ]
+    return [
+        table(
+            "What those cost who wait for one lock", ["Library", "Waiters"],
+            [
+                ("Requests each, a minute", "requests"), ("WCU each", "wcu"), ("RCU each", "rcu"),
+                ("All requests a minute", "total"),
+            ],
+            rows,
+            f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
+            " state, the holder's renewals with them. Each waiter is a process, or a thread of one process.",
+        ),
+        *turns.tables(found["in_turn"]),
+    ]  # fmt: skip

@@ -1,0 +1,298 @@
+"""Locks of every kind, of which clients make every public call: in a block or not, decorated, shared, and by tickets.
+
+`AnyLock` has the ways, which `schedule.Client` inherits. A step under a lock is the same for a thread and for a task: what
+a lock for tasks returns is awaited, and what a lock for threads returns is its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import DoesNotExist
+
+import pynamodb_mutex
+from dev.simulation.calls import read_some
+from dev.simulation.models import Account, Ledger, Lock, Shard, Slot
+from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore, aio
+from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, AsyncTransaction
+from pynamodb_mutex.groups import AnyOf, LockedRows
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from dev.simulation.world import Process, World
+
+
+class AnyLock:
+    """Ways in which a client uses locks of any kind."""
+
+    _schedule: Any
+    _process: Process
+    _world: World
+    _rng: random.Random
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Everything else is the client's."""
+
+    # -- ways to lock -------------------------------------------------------------------------------
+
+    def lock_otherwise(self) -> None:
+        """Lock something of any kind, take it over by a ticket, or read what is held."""
+        if self._rng.random() < 0.1:
+            self._look_around()
+        else:
+            _finish(self._lock_in_any_way(in_task=False))
+
+    async def task_otherwise(self) -> None:
+        """Lock something of any kind as a task, or take it over by a ticket."""
+        await self._lock_in_any_way(in_task=True)
+
+    def lock_shared(self) -> None:
+        """Lock by the object that the threads of the process share; a helper of the holder may use it, too."""
+        shared = self._schedule.shared
+        if self._process not in shared:
+            shared[self._process] = self._any_lock(in_task=False)
+        lock, options = shared[self._process]
+        with self._using(lock, options):
+            if self._rng.random() < 0.5:
+                self._process.start_thread("helper", partial(self._help, lock))
+            _finish(self._use(lock))
+
+    def _help(self, lock: Any) -> None:
+        with self._failures():
+            _finish(self._use(lock))
+
+    def lock_and_delete(self) -> None:
+        """Delete a row under its lock, or write or delete it without; what is missing is made anew."""
+        model = self._rng.choice((Account, Ledger, Slot))
+        key = self._row_key(model)
+        if self._rng.random() < 0.4:
+            options = self._options()
+            with self._using(model.locked(*key, **options), options) as row:
+                self._pause()
+                row.delete()
+            return
+        number = self._number()
+        try:
+            row = model.get(*key, consistent_read=True)
+        except DoesNotExist:
+            row = model(*key, count=1, data=number)
+            condition = model.name.does_not_exist()
+        else:
+            condition = model.count == row.count
+            if self._rng.random() < 0.3:
+                row.delete(condition)
+                return
+            row.count, row.data = int(row.count) + 1, number
+        with self._without_a_lock(number):
+            row.save(condition)
+
+    # -- locks of any kind --------------------------------------------------------------------------
+
+    async def _lock_in_any_way(self, *, in_task: bool) -> None:
+        rng, (lock, options) = self._rng, self._any_lock(in_task=in_task)
+        how = rng.choice(("block", "block", "acquired", "decorated", "attached"))
+        if how == "decorated":
+            await _done(self._decorated(lock, in_task=in_task)(self._key()))
+        elif how == "acquired":
+            if await _done(self._using(lock, options).acquire()):
+                try:
+                    await self._use(lock)
+                finally:
+                    await _done(lock.release())
+        else:
+            if how == "attached" and self._schedule.passes:
+                lock, options = await self._attached(in_task=in_task), {}
+            async with _entered(self._using(lock, options), in_task=in_task) as held:
+                await self._use(lock)
+                if isinstance(held, (LockedRows, RowLockMixin)):
+                    # what sends requests for a row blocks its thread
+                    write = partial(self._write_any, held)
+                    await (asyncio.to_thread(write) if in_task else _done(write()))
+
+    def _any_lock(self, *, in_task: bool) -> tuple[Any, dict[str, Any]]:
+        """Return a lock of a random kind, not yet held, and its options."""
+        rng, options = self._rng, self._options()
+        keys, rows = self._schedule._keys, self._schedule._rows
+        mutex: Any = AsyncMutex if in_task else Mutex
+        semaphore: Any = AsyncSemaphore if in_task else Semaphore
+        model = rng.choice((Account, Ledger, Slot))
+        if in_task:
+            options.pop("on_lost", None)
+            options.pop("on_danger", None)
+            locked, locked_all = partial(aio.locked, model), partial(aio.locked_all, model)
+        else:
+            locked, locked_all = model.locked, model.locked_all
+        makers: tuple[Callable[..., Any], ...] = (
+            partial(mutex.for_key, self._key(), model=Lock),
+            partial(mutex.for_key, self._key(), range_key="a", model=Shard),
+            partial(mutex.for_row, Ledger, self._row(), lock_model=Lock),
+            partial(mutex.for_keys, keys, model=Lock),
+            partial(
+                mutex.any_of if in_task else rng.choice((Mutex, AnyOf)).any_of, keys, model=Lock
+            ),
+            partial(semaphore.for_key, "s", permits=2, model=Lock),
+            partial(locked, *self._row_key(model)),
+            partial(locked_all, [(row, "a") for row in rows] if model is Slot else rows),
+        )
+        return rng.choice(makers)(**options), options
+
+    def _row_key(self, model: type[Any]) -> tuple[str, ...]:
+        return (self._row(), "a") if model is Slot else (self._row(),)
+
+    def _decorated(self, lock: Any, *, in_task: bool) -> Any:
+        """Return a function that is decorated, by a lock or by a template of its key."""
+
+        def work(key: str) -> None:
+            self._pause()
+
+        async def work_as_task(key: str) -> None:
+            await asyncio.sleep(self._rng.random())
+
+        if self._rng.random() < 0.5:
+            on_locked: Any = self._rng.choice(("wait", "skip"))
+            options = {"model": Lock, "timeout": 30.0, "on_locked": on_locked}
+            lock = pynamodb_mutex.synchronized("{key}", **options)
+        return lock(work_as_task if in_task else work)
+
+    async def _attached(self, *, in_task: bool) -> Any:
+        """Take over a lock by a ticket; one in three stays, so that it is used again."""
+        passes, taken = self._schedule.passes, self._schedule.taken
+        place = self._rng.randrange(len(passes))
+        is_kept = self._rng.random() < 0.3
+        kind, ticket, model = passes[place] if is_kept else passes.pop(place)
+        if in_task:
+            kind = AsyncRowLock if kind is RowLock else AsyncMutex
+        lock = await _done(kind.attach(ticket, model=model))
+        taken[ticket] += 1
+        if taken[ticket] > 1:
+            self._schedule.judge.fail("I5: a ticket was good twice")
+        return lock
+
+    def _look_around(self) -> None:
+        """Read, as a person does, who holds what."""
+        model = self._rng.choice((Lock, Shard, Account, Slot))
+        key = self._key() if issubclass(model, LockItem) and self._rng.random() < 0.5 else None
+        for item in model.held() if key is None else model.held(key):
+            read_some(self._rng, item)
+
+    # -- steps under a lock -------------------------------------------------------------------------
+
+    async def _use(self, lock: Any) -> None:
+        """Make random calls of a lock."""
+        for _ in range(self._rng.randrange(5)):
+            await _done(self._rng.choice(_STEPS)(self, lock, self._rng.random()))
+
+    def _wait(self, lock: Any, chance: float) -> Any:
+        seconds = self._rng.choice((0.05, 1.0, 10.0)) * chance
+        if hasattr(lock, "_lock"):
+            return asyncio.sleep(seconds)
+        return self._world.sleep(seconds)
+
+    async def _save(self, lock: Any, chance: float) -> None:
+        """Write a payload or none, by one of the calls that do."""
+        if not hasattr(lock, "save_data") or not issubclass(lock._options.model, LockItem):
+            return
+        number = self._number()
+        with self._reporting(lock, number):
+            await _done(lock.renew(data=number) if chance < 0.4 else lock.save_data(number))
+        if self._rng.random() < 0.5:
+            await _done(lock.save_data(None))
+
+    async def _commit(self, lock: Any, _: float) -> None:
+        """Commit a transaction that has the guard alone."""
+        transaction = lock.transaction()
+        async with _entered(transaction, in_task=isinstance(transaction, AsyncTransaction)):
+            pass
+
+    async def _force(self, lock: Any, chance: float) -> None:
+        if chance < 0.2 and hasattr(lock, "force_release"):
+            with suppress(TypeError):  # of any of several keys
+                await _done(lock.force_release())
+
+    async def _detach_any(self, lock: Any, chance: float) -> None:
+        """Detach the lock; whoever draws its ticket takes it over."""
+        if chance < 0.3 and hasattr(lock, "detach") and lock.held:
+            rows = getattr(getattr(lock, "_lock", lock), "_model", None)
+            kind, model = (Mutex, lock._options.model) if rows is None else (RowLock, rows)
+            self._schedule.judge.detached.add(lock.token)
+            ticket = await _done(lock.detach(self._rng.choice((None, 1.0))))
+            self._schedule.passes.append((kind, ticket, model))
+
+    def _write_any(self, held: Any) -> None:
+        """Write locked rows, each in some way, or commit the guard of all."""
+        if not isinstance(held, LockedRows):
+            self._write_in_any_way(held)
+        else:
+            for number in range(len(held)):
+                self._write_in_any_way(held[number])
+            with held.transaction(unlock=self._rng.random() < 0.5):
+                self._pause()
+
+    def _write_in_any_way(self, row: Any) -> None:
+        """Write a locked row: by a request of its own, or by a transaction."""
+        rng = self._rng
+        read_some(rng, row)
+        if rng.random() < 0.5:
+            self._write(row)
+            return
+        row.refresh()
+        if rng.random() < 0.1:
+            with row.row_lock.transaction() as transaction:
+                transaction.delete(row)
+            return
+        number, model = self._number(), type(row)
+        with self._reporting(row.row_lock, number), row.row_lock.transaction() as transaction:
+            if rng.random() < 0.5:
+                row.count, row.data = int(row.count) + 1, number
+                transaction.save(row)
+            else:
+                transaction.update(row, [model.data.set(number), model.count.add(1)])
+
+
+_STEPS: tuple[Callable[[AnyLock, Any, float], Any], ...] = (
+    lambda client, lock, _: read_some(client._rng, lock),
+    lambda client, lock, _: read_some(client._rng, lock),
+    lambda _, lock, chance: lock.renew(None if chance < 0.5 else chance * 40),
+    lambda _, lock, chance: lock.ensure_held(chance),
+    lambda _, lock, __: lock.locked(),
+    lambda _, lock, chance: lock.release() if chance < 0.3 else None,
+    AnyLock._wait,
+    AnyLock._wait,
+    AnyLock._save,
+    AnyLock._save,
+    AnyLock._commit,
+    AnyLock._force,
+    AnyLock._detach_any,
+)
+"""What clients do with a lock, and a random number from 0 to 1; for a lock for tasks, something to be awaited."""
+
+
+@asynccontextmanager
+async def _entered(lock: Any, *, in_task: bool) -> AsyncIterator[Any]:
+    """Enter a block of a lock or transaction, for threads or for tasks."""
+    if in_task:
+        async with lock as held:
+            yield held
+    else:
+        with lock as held:
+            yield held
+
+
+async def _done(result: Any) -> Any:
+    """Return the result of a call, which is awaited if it is that of a lock for tasks."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def _finish(steps: Coroutine[Any, Any, None]) -> None:
+    """Run steps under a lock for threads: they wait for nothing that could be awaited."""
+    with suppress(StopIteration):
+        steps.send(None)
+        raise AssertionError("a lock for threads was awaited")

@@ -1,0 +1,834 @@
+"""Checks what a simulated world's users are told of their locks: belief (I1), loss and danger (I6), wake-ups (I7).
+
+The judge asks the public handles that clients use, after each step of their process, as the thread or task that uses them.
+What they say is judged by the rows and the requests alone. `judge` checks the changes of the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from dev.simulation.network import HOST_SKEW
+from dev.simulation.world import EPOCH, Observer
+from pynamodb_mutex._runtime.callers import acting_as, caller
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dev.simulation.network import Exchange
+    from dev.simulation.world import Process, World
+
+    Place = tuple[str, Any]
+    """A row: the name of its table, and its key."""
+
+
+FORCED_MARK = "forced-"
+"""What a token begins with that was written by force."""
+
+FAR = 1e8
+"""Seconds from now from which an end stands for none: a holder has written it that knew no server time."""
+
+DRIFT = 0.02
+"""Share of a duration by which the local clock and server time may differ."""
+
+JUMPS_FOR = 60.0
+"""Seconds after a clock has jumped in which its process may take living claims for dead: twice the longest lease."""
+
+KNOWN_WITHIN = 0.1
+"""Longest time in seconds from an answer until its process has drawn its conclusions from it."""
+
+WATCHED_BEYOND = 2.3
+"""Seconds beyond its lease for which those that watch a claim wait. Until then its holder may believe, after its clock has
+stood still."""
+
+WAKES_WITHIN = 0.1
+"""Longest time in seconds until a release has woken the next waiter of its process. A thread takes milliseconds."""
+
+LONGEST_HANG = 10.0
+"""Longest time in seconds for which a request may be under way. It exceeds every client's timeouts."""
+
+DISTURBED_FOR = 2.0
+"""Seconds after the end of an outage in which a process may still be late: what it had planned was not done."""
+
+LATE_FOR = 15.0
+"""Seconds after a process stood still or was interrupted, or after requests of it failed, in which others may pass its
+waiters in line. A single request that hangs must not cost the first in line its place: PATIENCE allows for one."""
+
+COARSE = 1.3
+"""Seconds by which a lease may come out too short: server time is known to a second, and differs between hosts."""
+
+REPORTED_WITHIN = 0.5
+"""Longest time in seconds from a loss, or a danger, to the call that reports it, on a thread of its own."""
+
+MOST_HAND_OVERS = 16
+"""Hand-overs in a row after which a process lets others have a lock, and wakes nobody."""
+
+
+class Watch:
+    """A handle that the judge asks, as the thread or task that uses it.
+
+    Attributes:
+        process: The process of that thread or task.
+        thread: That thread, or the one of the task's event loop.
+        name: The name of the thread or task.
+        options: What was given when the handle was made.
+        keys: The keys that it locks.
+        is_single: Whether it locks one key alone.
+        is_used: Whether its section goes on. It is asked until it is not held any more after that.
+        tokens: Tokens of the acquisition in which it believes; empty if in none.
+        last: Tokens of its latest acquisition.
+        began: True time at which its section began.
+        since: True time at which it has begun to believe in that; infinity if the system refused threads then.
+        until: True time until which it believes, as it said last.
+        loss: Why it was lost, by the name of the cause; None if it was not.
+        lost_at: True time by which the loss had come.
+        losses: Number of calls of ``on_lost`` about this loss.
+        danger: True time of the last call of ``on_danger``, and what was known then of its claim: see `Term.renewed`.
+    """
+
+    def __init__(self, handle: Any, world: World, options: Mapping[str, Any]) -> None:
+        # Both weak: the library takes a lock for left behind when its handle is gone, or the thread or task has ended.
+        self._handle, self._caller = weakref.ref(handle), weakref.ref(caller(labelled=False))
+        self.process, self.thread = world.running.process, world.running
+        task = asyncio.current_task() if asyncio._get_running_loop() else None
+        self.name = self.thread.name if task is None else task.get_name()
+        self.options = options
+        parts = _parts_of(handle)
+        lock = getattr(handle, "_lock", handle)  # of one for tasks
+        self.is_single = not parts and not hasattr(lock, "keys")
+        keys = tuple(map(_name_of, parts or (lock,))) if self.is_single or parts else lock.keys
+        self.keys: tuple[str, ...] = keys
+        self.is_used = True
+        self.tokens: tuple[str, ...] = ()
+        self.last: tuple[str, ...] = ()
+        self.began = self.since = self.until = self.lost_at = -math.inf
+        self.loss: str | None = None
+        self.losses = 0
+        self.danger = (-math.inf, (0.0, 0.0))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is that of the running thread or task."""
+        return self._caller() is caller(labelled=False)
+
+    @property
+    def caller(self) -> tuple[Process, int]:
+        """The thread or task, by its process and the library's number for it; 0 if it has ended."""
+        who = self._caller()
+        return self.process, 0 if who is None else who.number
+
+    def is_of(self, handle: Any) -> bool:
+        """Return whether it is of this handle, or of a group that it belongs to."""
+        own = self._handle()
+        return handle is own or any(handle is each for each in _parts_of(own))
+
+    def ask(self) -> float | None:
+        """Ask the handle for how many seconds of the local clock it is held, and note the answer; None if it is gone."""
+        handle, who, world = self._handle(), self._caller(), self.process.world
+        if handle is None or who is None or not self.process.lives:
+            return None
+        before, world.thread = world.thread, self.thread
+        # Asking must change nothing: a property of the library starts the threads that a system has refused.
+        threads, self.process.threads = self.process.threads, _NO_THREADS
+        try:
+            with world.inside(self.process), acting_as(who):
+                left: float = handle.remaining
+                if (left or self.tokens) and handle.held is not (left > 0):
+                    world.fail(f"I1: {handle!r} has {left} s left, and says {handle.held}")
+                if left:
+                    parts = _parts_of(handle) or (getattr(handle, "_lock", handle),)
+                    self.tokens = tuple(part.token for part in parts)
+                    self.until, self.loss = (
+                        self.process.true_time(self.process.clock() + left),
+                        None,
+                    )
+                else:
+                    self.tokens = ()
+                    if self.last:
+                        loss = handle.loss
+                        self.loss = None if loss is None else loss.name
+        finally:
+            world.thread, self.process.threads = before, threads
+        return left
+
+
+def _parts_of(handle: Any) -> Sequence[Any]:
+    """Return the locks of a group, for threads or for tasks; empty for a single one."""
+    parts: Sequence[Any] = getattr(getattr(handle, "_lock", handle), "_locks", ())
+    return parts
+
+
+def _name_of(handle: Any) -> str:
+    """Return the key of a lock, with its range key if it has one."""
+    range_key = getattr(handle, "range_key", None)
+    return handle.key if range_key is None else f"{handle.key} {range_key}"
+
+
+_NO_THREADS: Any = SimpleNamespace(waiting=())
+
+
+@dataclass
+class Term:
+    """How long the rows let somebody believe in an acquisition.
+
+    Attributes:
+        place: The row that carries its claim.
+        process: The process that acquired it.
+        owner: The thread or task of it, as the row names it.
+        since: True time at which its claim was written.
+        end: End of its claim in the row, in true time; infinity for a holder that knows no server time.
+        watched: True time until which those that watch the row wait for it at least.
+        renewed: True time at which the last request was sent whose answer has shown its process a later end, and that of
+            the lease that this request asked for.
+        broken_at: True time at which it was broken by force, or its row was deleted by hand; infinity if neither.
+        broken_by: The request that did so; None if none did.
+        known_at: True time at which an answer has shown that to its process; infinity if none has.
+    """
+
+    place: Place
+    process: Process
+    owner: str
+    since: float
+    end: float
+    watched: float
+    renewed: tuple[float, float] = (-math.inf, -math.inf)
+    broken_at: float = math.inf
+    broken_by: Exchange | None = None
+    known_at: float = math.inf
+
+
+class HandleJudge(Observer):
+    """Asks the handles of the clients of a world, and judges what they say.
+
+    Attributes:
+        asked: How often each rule was asked.
+        acquisitions: Number of acquisitions in which a handle has believed.
+        detached: Tokens of acquisitions that were detached: whoever has the ticket may take the lock.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.asked: Counter[str] = Counter()
+        self.acquisitions = 0
+        self.detached: set[str] = set()
+        self._watches: dict[Process, list[Watch]] = {}
+        # by their tokens, acquisitions whose claim is in its row, and those whose claim was broken by force or by hand
+        self._terms: dict[str, Term] = {}
+        self._broken_terms: dict[str, Term] = {}
+        self._believers: dict[Place, list[Watch]] = {}
+        # the watch that has believed in a token first
+        self._given: dict[str, Watch] = {}
+        # where a claim was, and when it ended there; what has ended claims in a row: when, and as which cause of a loss
+        self._gone: dict[str, tuple[Place, float]] = {}
+        self._causes: dict[Place, list[tuple[float, str]]] = {}
+        # by the id of a request: claims that it has prolonged, and until when
+        self._prolonged: dict[int, list[tuple[str, float]]] = {}
+        # requests that have ended a claim or handed it over, by their ids: where, and to which token
+        self._ended: dict[int, tuple[Place, str | None, str]] = {}
+        self._hand_overs: Counter[Place] = Counter()
+        # acquisitions of which an answer has shown that they were applied, and when
+        self._shown: dict[str, float] = {}
+        # tokens of those that somebody of the same process has handed over
+        self._handed_over: set[str | None] = set()
+        # longest time from the sending of a request of a process to its evaluation: so coarsely it knows server time
+        self._slowest: dict[Process, float] = {}
+        # processes that have learned server time
+        self._dated: set[Process] = set()
+        # the number of answers of a process (`Process.answered`) when its clock had stood still
+        self._frozen: dict[Process, int] = {}
+        # processes whose clocks have stood still: they count too little of the time that has passed
+        self._late_clocks: set[Process] = set()
+        # when the clock of a process jumped last
+        self._jumps: dict[Process, float] = {}
+        self._disturbed: dict[Process, float] = {}
+        # when a thread of a process has released all that it holds
+        self._released_all: dict[Process, float] = {}
+        self._failures: dict[Process, list[float]] = {}
+        self._interrupted: dict[Process, float] = {}
+        # texts in requests that met a fault, such as tokens, and entries that may stand in line though nobody waits there
+        # any more; and when the first one did
+        self._doubtful: dict[str, float] = {}
+        # threads and tasks that wait now; groups of them, one of which has had a reason to go on, and since when
+        self._waiting: set[tuple[Process, int]] = set()
+        self._to_be_woken: list[tuple[set[tuple[Process, int]], float]] = []
+
+    def fail(self, what: str) -> None:
+        """Report a violation. It is raised where the world runs, not in the thread that is judged."""
+        self._world.fail(what)
+
+    def _ask(self, rule: str, is_kept: bool, what: str) -> None:
+        """Count that a rule was asked, and report a violation if it is not kept; the rule's name begins with its number."""
+        self.asked[rule] += 1
+        if not is_kept:
+            self.fail(f"{rule.partition(' ')[0]}: {what}")
+
+    # -- excuses ------------------------------------------------------------------------------------
+
+    def disturbed(self, process: Process) -> None:
+        """Excuse a process that is late: it has been disturbed, as by an outage that begins or ends now."""
+        self._disturbed[process] = self._world.now
+        self._to_be_woken = [
+            each for each in self._to_be_woken if next(iter(each[0]))[0] is not process
+        ]
+
+    def froze(self, process: Process) -> None:
+        """Excuse what a process believes from now, when its clock has stood still, until it has had an answer (I1)."""
+        self._frozen[process] = process.answered
+        self._late_clocks.add(process)
+
+    def jumped(self, process: Process) -> None:
+        """Excuse for some time what a process does that counts more time than has passed: I1 is not promised then."""
+        self._jumps[process] = self._world.now
+        self.disturbed(process)
+
+    def _has_jumped(self, process: Process) -> bool:
+        return self._world.now - self._jumps.get(process, -math.inf) < JUMPS_FOR
+
+    def releases_all(self, process: Process) -> None:
+        """Note that a thread of a process releases all that it holds."""
+        self._released_all[process] = self._world.now
+
+    def interrupted(self, process: Process) -> None:
+        """Note that a thread of a process was interrupted; if it stands in line, it leaves it."""
+        self._interrupted[process] = self._world.now
+
+    def _runs(self, process: Process) -> bool:
+        """Return whether a process lives, and nothing but failed requests has delayed it lately."""
+        since = self._world.now - LATE_FOR
+        is_disturbed = (
+            max(self._interrupted.get(process, since), self._disturbed.get(process, since)) > since
+        )
+        return process.lives and process._paused is None and not is_disturbed
+
+    def _is_excused(self, process: Process) -> bool:
+        """Return whether a process may believe wrongly: its clock stands still, or did, and no answer came since; or jumped."""
+        if process.frozen_at is not None or self._has_jumped(process):
+            return True
+        answered = self._frozen.get(process)
+        if answered is not None and process.answered > answered:
+            del self._frozen[process]
+            return False
+        return answered is not None
+
+    # -- rows and answers ---------------------------------------------------------------------------
+
+    def _note_term(
+        self, exchange: Exchange, place: Place, old: Claim, new: Claim, *, breaks: bool
+    ) -> None:
+        """Note what a change of the claim in a row means for its holders."""
+        is_handed_over = new.token != old.token and new.end is not None
+        term = self._terms.get(old.token or "")
+        # not if it is broken by force
+        is_own = term is not None and term.process is exchange.thread.process
+        is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
+        if is_own and old.end is not None and (is_handed_over or new.end is None):
+            self._ended[id(exchange)] = place, old.token, new.owner if is_handed_over else ""
+            self._handed_over.add(new.token)
+        self._end_term(place, old, new, breaks=breaks)
+        if new.end is None or new.is_kept or (old.token, old.end) == (new.token, new.end):
+            return
+        token, end = new.token or "", new.end - EPOCH
+        until, since, term = exchange.sent + new.lease, self._world.now, self._terms.get(token)
+        watched = until if term is None else max(until, term.watched)
+        if term is None:
+            # its lease counts from the first attempt
+            until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
+            process = exchange.thread.process
+            term = Term(place, process, new.owner, since, 0.0, watched)
+            self._terms[token] = term
+        self._prolonged.setdefault(id(exchange), []).append((token, until))
+        # an end in the far future stands for none: then others watch the row
+        term.end, term.watched = math.inf if end > FAR else end, watched
+        self._check_max_hold(exchange, token)
+
+    def _end_term(
+        self, place: Place, old: Claim, new: Claim | None, *, breaks: bool = False
+    ) -> None:
+        """Note that a claim is not in its row any more, if it is not; ``breaks`` if its process cannot know that."""
+        if new is not None and old.token == new.token and new.end is not None:
+            return
+        cause = "TAKEN"
+        if new is None or new.token is None:
+            cause = "DELETED"
+        elif new.token.startswith(FORCED_MARK):
+            cause, breaks = "FORCED", breaks or new.token != old.token
+        if new is None or new.token != old.token:
+            self._causes.setdefault(place, []).append((self._world.now, cause))
+        term = self._terms.pop(old.token or "", None) if old.end is not None else None
+        if term is None:
+            return
+        self._gone[old.token or ""] = place, self._world.now
+        if breaks:
+            term.broken_at, term.broken_by = self._world.now, self._world.network.applying
+            self._broken_terms[old.token or ""] = term
+
+    def answered(self, exchange: Exchange) -> None:
+        """Note what a process may know from now on, since DynamoDB has answered one of its requests."""
+        process, now = exchange.thread.process, self._world.now
+        if exchange.fault is None or exchange.fault.kind != "undated":
+            self._dated.add(process)
+        took = exchange.evaluated - exchange.sent
+        self._slowest[process] = max(took, self._slowest.get(process, 0.0))
+        for token, until in self._prolonged.pop(id(exchange), ()):
+            term = self._terms.get(token)
+            if term is not None:
+                term.renewed = max(term.renewed, (exchange.sent, until))
+        ended = self._ended.pop(id(exchange), None)
+        if ended is not None:
+            self._expect(process, *ended)
+        self._check_recognised(exchange)
+        # what a batch shows of a claim that is not there any more is asked again, by a request for it alone
+        if self._broken_terms and exchange.operation != "BatchExecuteStatement":
+            values = values_on(exchange, None)
+            for token in values & self._broken_terms.keys():
+                term = self._broken_terms[token]
+                # A take by force, of another thread, which was refused; or a person's decision about a run of `once`.
+                forced = any(str(each).startswith(FORCED_MARK) for each in values - {token})
+                if forced or exchange is term.broken_by:
+                    continue
+                if term.process is process and exchange.evaluated >= term.broken_at:
+                    term.known_at = min(term.known_at, now)
+
+    def _check_recognised(self, exchange: Exchange) -> None:
+        """Check that a process recognises its own claim (I4), if the answer to its acquire was lost, and a later one came."""
+        now = self._world.now
+        for token in [token for token, when in self._shown.items() if now - when > REPORTED_WITHIN]:
+            when, term = self._shown.pop(token), self._terms.get(token)
+            if term is None or not self._runs(term.process):
+                continue
+            sent = (each for each in self._sent(term.process, now) if each.sent >= when)
+            is_known = token in self._given or any(token in values_on(each, None) for each in sent)
+            what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
+            self._ask("I4 recognised", is_known, what)
+        if exchange.operation in {"UpdateItem", "TransactWriteItems"}:
+            for token in values_on(exchange, None) & self._terms.keys() - self._given.keys():
+                term = self._terms[token]
+                is_own = term.process is exchange.thread.process
+                waits = any(
+                    each.is_single
+                    and each.began <= term.since
+                    and each.name == term.owner.rpartition(":")[2]
+                    for each in self._waiters_for(term.process, term.place)
+                )
+                if (
+                    is_own
+                    and waits
+                    and term.place[0]
+                    in {"locks", "shards"}  # of a user's row, the row is read next
+                    # what has ended, or soon will, is of no use to its process
+                    and term.since < exchange.sent < term.end - COARSE
+                    and token not in self._handed_over
+                ):
+                    self._shown.setdefault(token, now)
+
+    # -- handles ------------------------------------------------------------------------------------
+
+    def watch(self, handle: Any, options: Mapping[str, Any]) -> None:
+        """Ask a handle from now on, as the running thread or task, which is about to use it.
+
+        Args:
+            handle: The handle.
+            options: What was given when it was made.
+        """
+        watches = self._watches.setdefault(self._world.running.process, [])
+        watch = next((each for each in watches if each.is_own and each.is_of(handle)), None)
+        if watch is None:
+            watch = Watch(handle, self._world, options)
+            watches.append(watch)
+        watch.is_used, watch.began = True, self._world.now
+
+    def section_ends(self, *, is_released: bool) -> None:
+        """Note that the running thread or task has left the handles that it used.
+
+        Args:
+            is_released: Whether it has released what it held, as far as it knows.
+        """
+        for watch in self._watches.get(self._world.running.process, ()):
+            if not watch.is_used or not watch.is_own:
+                continue
+            watch.is_used = False
+            for token in watch.last if is_released else ():
+                term = self._terms.get(token)
+                # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
+                is_left = (
+                    term is not None and term.since <= watch.since and token not in self.detached
+                )
+                # or by a request of another thread, which is under way
+                is_left = is_left and not any(
+                    each.evaluated == math.inf and _names(each, watch)
+                    for each in self._sent(watch.process, self._world.now)
+                )
+                what = f"{watch.process.name} released {watch.keys}, and its claim is in its row"
+                self._ask("I5 released", not is_left, what)
+
+    def stepped(self, process: Process) -> None:
+        """Check, after a step of a process, what its handles say."""
+        watches = self._watches.get(process)
+        if watches:
+            self._watches[process] = [each for each in watches if self._ask_handle(each)]
+
+    def _ask_handle(self, watch: Watch) -> bool:
+        """Ask a handle whether it is held; return whether it is to be asked again."""
+        before, loss = watch.tokens, watch.loss
+        left = watch.ask()
+        if left is None:
+            return False
+        if not left:
+            if watch.loss is not None and watch.loss != loss:
+                self._check_loss(watch, was_held=bool(before), is_first=loss is None)
+            self._check_reported(watch)
+            return watch.is_used
+        process, tokens = watch.process, watch.tokens
+        if not self._is_excused(process):
+            self.asked["I1 belief within the term"] += 1
+            for token in tokens:
+                self._check_term(process, token, watch.until)
+        if tokens != before:
+            self._note_belief(watch)
+        return True
+
+    def _note_belief(self, watch: Watch) -> None:
+        """Note that a handle has begun to believe in an acquisition, or does so again."""
+        if watch.tokens != watch.last:
+            self.acquisitions += 1
+            # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
+            # a renewal, so a loss is excused.
+            watch.since = math.inf if watch.process.refuses_threads else self._world.now
+            watch.last = watch.tokens
+        watch.losses = 0
+        for token in watch.tokens:
+            self._given.setdefault(token, watch)
+            self._check_others(watch, token)
+
+    def _check_term(self, process: Process, token: str, until: float) -> None:
+        """Check that the rows let a process believe in an acquisition until a true time."""
+        term = self._terms.get(token) or self._broken_terms.get(token)
+        # its process takes a moment to use an answer, and longer if it stands still
+        known = math.inf if term is None else max(term.known_at, self._disturbed.get(process, 0.0))
+        if term is None or term.process is not process or self._world.now - known > KNOWN_WITHIN:
+            self.fail(f"I1: {process.name} believes in {token}, whose claim is not in its row")
+            return
+        watched = term.watched + (WATCHED_BEYOND if process in self._late_clocks else 0.0)
+        if until > min(term.end + HOST_SKEW / 2, watched):
+            self.fail(
+                f"I1: {process.name} believes in {term.place} until {until:.2f}; "
+                f"its claim ends at {term.end:.2f}, and is watched until {term.watched:.2f}"
+            )
+
+    def _check_others(self, watch: Watch, token: str) -> None:
+        """Check that nobody else believes to hold the lock in which a handle believes from now on."""
+        term = self._terms.get(token)
+        if term is None:
+            return
+        # one that has several to choose from may hold another by now
+        believers = [
+            each
+            for each in self._believers.get(term.place, [])
+            if each.ask() and term.place in {self._place_of(token) for token in each.tokens}
+        ]
+        self._believers[term.place] = [*believers, watch]
+        self.asked["I1 one believer"] += 1
+        for other in believers:
+            if (
+                set(other.tokens).isdisjoint(watch.tokens)
+                and self._broken_terms.keys().isdisjoint((*other.tokens, *watch.tokens))
+                and not self._is_excused(watch.process)
+                and not self._is_excused(other.process)
+            ):
+                names = f"{watch.process.name} and {other.process.name}"
+                self.fail(f"I1: {names} believe that they hold {term.place}")
+
+    def _place_of(self, token: str) -> Place | None:
+        term = self._terms.get(token) or self._broken_terms.get(token)
+        return None if term is None else term.place
+
+    def _is_believed(self, token: str) -> bool:
+        """Return whether a handle says that it is held by an acquisition; not of a process whose clock has stood still."""
+        term = self._terms.get(token)
+        watches = [] if term is None else self._watches.get(term.process, [])
+        return any(
+            each.ask() and token in each.tokens and not self._is_excused(each.process)
+            for each in watches
+        )
+
+    # -- losses and dangers -------------------------------------------------------------------------
+
+    def _check_loss(self, watch: Watch, *, was_held: bool, is_first: bool) -> None:
+        """Check a loss that a handle reports: that it is true, by its cause, and that the process tried to prevent it."""
+        process, now, loss = watch.process, self._world.now, watch.loss
+        if is_first:
+            watch.lost_at = now
+        name = f"{process.name} reports the loss of {watch.keys}, {loss}"
+        if loss not in {"EXPIRED", "UNREACHABLE"}:
+            causes = {
+                cause
+                for token in watch.last
+                for place, since in [self._gone.get(token, (None, 0.0))]
+                for when, cause in self._causes.get(place, ())
+                if when >= since
+            }
+            # not while a request of its own is unanswered that has ended it
+            is_own = any(token in watch.last for _, token, _ in self._ended.values())
+            true = loss in causes or is_own
+            self._ask("I6 cause", true, f"{name}, by which it was not lost: {causes}")
+            return
+        terms = [self._terms[token] for token in watch.last if token in self._terms]
+        is_true_clock = process not in self._late_clocks and not self._has_jumped(process)
+        if len(terms) == len(watch.last) and is_true_clock:
+            ends = min(term.renewed[1] * (1 - DRIFT) + DRIFT * term.renewed[0] for term in terms)
+            self._ask(
+                "I6 no false loss",
+                now > ends - COARSE - self._slowest.get(process, 0.0),
+                f"{name}, which it has until {ends:.1f}",
+            )
+        own = [
+            each for each in self._sent(process, watch.until - LONGEST_HANG) if _names(each, watch)
+        ]
+        if loss == "UNREACHABLE" and watch.is_single:
+            failed = any(each.fault is not None or each.evaluated == math.inf for each in own)
+            # an answer may show at once that the lease has ended, while its clock stood still
+            failed = failed or not was_held or not is_true_clock
+            self._ask("I6 cause", failed, f"{name}, and no request of it has failed")
+        if was_held:
+            self._check_tried(watch, own, name)
+            self._check_danger(watch, name)
+
+    def _sent(self, process: Process, since: float) -> list[Exchange]:
+        """Return the requests that a process has sent since a true time, and those before it that may be under way."""
+        found = []
+        for sent in reversed(self._world.network.log):
+            if sent.sent < since - LONGEST_HANG:
+                break
+            if sent.thread.process is process:
+                found.append(sent)
+        return found
+
+    def _check_tried(self, watch: Watch, own: list[Exchange], name: str) -> None:
+        """Check that a process had tried to renew a lock whose lease has ended."""
+        process, lease = watch.process, watch.options.get("lease", math.inf)
+        # a clock that jumps brings the end nearer
+        since = max(watch.since, min(watch.until, self._world.now) - lease)
+        if (
+            # A claim whose answer came late has little left of its lease, and may be lost before its first renewal is
+            # due.
+            watch.until - watch.since < lease / 2
+            or not watch.options.get("auto_renew")
+            or watch.options.get("max_hold") is not None
+            or self._disturbed.get(process, -1.0) >= since - DISTURBED_FOR
+            or process.refuses_threads
+        ):
+            return
+        # A renewal that was sent before `since` counts too, if it may still be under way: no further one is sent while two
+        # are, and a request may hang for longer than a short lease. Such a renewal may even be from before the lock was
+        # lost and won back by a renewal that its holder asked for.
+        tried = any(
+            each.sent >= since - each.client.hangs_for * each.thread.name.endswith("worker")
+            for each in own
+        )
+        self._ask("I6 renewed", tried, f"{name}, and did not try to renew it")
+
+    def _check_danger(self, watch: Watch, name: str) -> None:
+        """Check that ``on_danger`` was called before a lease has run out, if the process ran meanwhile."""
+        lease = watch.options.get("lease", 0.0)
+        terms = [self._terms[token] for token in watch.last if token in self._terms]
+        if (
+            "on_danger" not in watch.options
+            or not terms
+            # An answer may show that server time is a second further on than was known: then there is no time between.
+            or lease < 10
+            or self._world.now - watch.since < lease / 2
+            or self._disturbed.get(watch.process, -math.inf) >= self._world.now - lease
+            or watch.process.refuses_threads
+        ):
+            return
+        since = min(term.renewed[0] for term in terms)
+        self._ask("I6 danger", watch.danger[0] >= since, f"{name}, and did not report the danger")
+
+    def _check_reported(self, watch: Watch) -> None:
+        """Check that ``on_lost`` was called soon after a loss, as long as the handle is used."""
+        late = self._world.now - watch.lost_at > REPORTED_WITHIN
+        if self._released_all.get(watch.process, -math.inf) >= watch.since:
+            return  # whoever released all has learned of the loss
+        if watch.loss is None or not late or watch.losses or "on_lost" not in watch.options:
+            return
+        if self._runs(watch.process) and not watch.process.refuses_threads and watch.is_used:
+            self.fail(f"I6: {watch.process.name} lost {watch.keys}, and did not call on_lost")
+
+    def reported(self, name: str, handle: Any) -> None:
+        """Check a call of ``on_lost`` or ``on_danger``."""
+        process, now = self._world.running.process, self._world.now
+        used = [each for each in self._watches.get(process, ()) if each.is_used]
+        watches = [each for each in used if each.is_of(handle)]
+        if not watches:
+            return
+        # several threads may share a handle
+        watch = min(watches, key=lambda each: (each.loss is None, each.losses))
+        self._ask_handle(watch)
+        if watch.since < watch.began:
+            # It was handed over, and lost before the thread that waited for it has gone on.
+            return
+        is_late = not self._runs(process) or process.refuses_threads
+        what = f"{process.name} called {name} for {watch.keys}"
+        if name == "on_lost":
+            watch.losses += 1
+            # an acquisition that is lost while the row is read, for example, has never been held
+            is_lost = watch.loss is not None or not watch.tokens or is_late
+            self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
+            self._ask("I6 on_lost", watch.losses == 1, f"{what} twice")
+            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late:
+                # while a write that unlocks is under way nobody believes, and the claim is renewed
+                terms = [self._terms[token] for token in watch.last if token in self._terms]
+                late = now - max([watch.until, *(term.renewed[1] for term in terms)])
+                self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
+            return
+        over = watch.loss is not None and now - watch.lost_at > REPORTED_WITHIN and not is_late
+        self._ask("I6 on_danger", not over, f"{what}, which is lost")
+        terms = [self._terms[token] for token in watch.tokens if token in self._terms]
+        if terms:
+            since, left = min(term.renewed for term in terms), watch.until - now
+            most = max(watch.options["lease"] / 2, REPORTED_WITHIN)
+            self._ask(
+                "I6 on_danger", left <= most or is_late, f"{what} {left:.1f} s before its end"
+            )
+            self._ask("I6 on_danger", watch.danger[1] != since, f"{what} twice")
+            watch.danger = now, since
+
+    def _check_max_hold(self, exchange: Exchange, token: str) -> None:
+        """Check that nobody renews a lock in the background after ``max_hold``."""
+        watch = self._given.get(token)
+        most = None if watch is None else watch.options.get("max_hold")
+        # it counts by the local clock
+        is_right = watch is not None and watch.process not in self._late_clocks
+        if (
+            watch is None
+            or most is None
+            or not is_right
+            or not exchange.thread.name.endswith("worker")
+        ):
+            return
+        held_for = exchange.sent - watch.since
+        is_late = any(
+            when > watch.since + most / 2 for when in self._failures.get(watch.process, ())
+        )
+        is_kept = held_for <= most * (1 + DRIFT) + REPORTED_WITHIN or is_late
+        self._ask(
+            "I6 max_hold", is_kept, f"{exchange.thread} renewed {watch.keys} after {held_for:.1f} s"
+        )
+
+    # -- wake-ups within a process ------------------------------------------------------------------
+
+    def _expect(self, process: Process, place: Place, token: str | None, owner: str) -> None:
+        """Expect that a waiter goes on soon, if it sleeps now; one that waits for an answer goes on with that.
+
+        Args:
+            process: The process that has released a lock, or handed it over.
+            place: The row.
+            token: The token of the claim that was released.
+            owner: The next holder, as the row names it; empty if there is none.
+        """
+        waiters = self._waiters_for(process, place)
+        if owner:
+            self._hand_overs[place] += 1
+            waiters = [each for each in waiters if each.name == owner.rpartition(":")[2]]
+            waiters = [each for each in waiters if each.caller in self._waiting]
+        else:
+            handed_over, self._hand_overs[place] = self._hand_overs[place], 0
+            holder = self._given.get(token or "")
+            if (
+                handed_over >= MOST_HAND_OVERS
+                # whoever gives up an acquire, of which it does not know what became, or leaves what it has lost
+                or holder is None
+                or holder.loss is not None
+                # one that wants several or any of several, or is fair, may be the next, and need not take the lock
+                or any(not each.is_single or each.options.get("fair") for each in waiters)
+                # the first of them waits for an answer, and those behind it for that
+                or not {each.caller for each in waiters} <= self._waiting
+                or any(term.place == place for term in self._terms.values())
+            ):
+                return
+        if waiters:
+            self.asked["I7 wakes"] += 1
+            self._to_be_woken.append(({each.caller for each in waiters}, self._world.now))
+
+    def _waiters_for(self, process: Process, place: Place) -> list[Watch]:
+        """Return the handles of a process by which somebody waits for a lock now, or for several of which it is one."""
+        names = {" ".join(place[1]), f"{place[0]}/{place[1][0]}"}  # in a lock table, or in a user's
+        return [
+            each
+            for each in self._watches.get(process, ())
+            if each.is_used and not each.tokens and not names.isdisjoint(each.keys)
+        ]
+
+    def waits(self, process: Process, caller: int) -> None:
+        """Note that a thread or task of a process sleeps until it is woken or a time comes."""
+        self._waiting.add((process, caller))
+
+    def goes_on(self, process: Process, caller: int) -> None:
+        """Note that a thread or task goes on; check that it was woken as soon as it had to be."""
+        waiter = (process, caller)
+        self._waiting.discard(waiter)
+        for each in [each for each in self._to_be_woken if waiter in each[0]]:
+            self._to_be_woken.remove(each)
+            # A task cannot go on while its loop's thread sends a request of another task, as it does where the system
+            # refuses threads. The thread of a waiter that is no task has had its last answer before it began to wait.
+            waited = self._world.now - max(each[1], self._world.running.answered_at)
+            if waited > WAKES_WITHIN:
+                self.fail(
+                    f"I7: a release in {process.name} woke the next in line after {waited:.1f} s"
+                )
+
+
+def _names(exchange: Exchange, watch: Watch) -> bool:
+    """Return whether a request names a claim of a handle."""
+    return not values_on(exchange, None).isdisjoint(watch.last)
+
+
+def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
+    """Return the values of a request's conditions and updates: strings, and numbers as floats.
+
+    Args:
+        exchange: The request.
+        place: Of a transaction, the row whose part of it is meant; None for all.
+    """
+    kwargs = exchange.kwargs
+    bodies = [body for item in kwargs.get("TransactItems", ()) for body in item.values()]
+    own = [body for body in bodies if place is None or _place_of(body) == place] or [kwargs]
+    typed = [value for body in own for value in body.get("ExpressionAttributeValues", {}).values()]
+    typed += [value for each in kwargs.get("Statements", ()) for value in each["Parameters"]]
+    return {float(each["N"]) if "N" in each else each.get("S") for each in typed}
+
+
+def _place_of(body: dict[str, Any]) -> Place:
+    # only users' rows are put, and their key is called so
+    key = body.get("Key") or {"name": body["Item"]["name"]}
+    return body["TableName"], tuple(value for typed in key.values() for value in typed.values())
+
+
+class Claim:
+    """The claim in a row.
+
+    Attributes:
+        token: Token of the last acquisition; None if there was none.
+        end: Server time at which the claim ends; None if the lock is free.
+        version: Fencing token; 0 if there is none.
+        lease: Seconds for which those that watch it wait.
+        owner: Label of the holder; empty if there is none.
+        is_kept: Whether it is held by nobody: a release before ``hold_at_least`` has left it.
+    """
+
+    __slots__ = ("end", "is_kept", "lease", "owner", "token", "version")
+
+    def __init__(self, row: dict[str, Any], prefix: str) -> None:
+        self.token: str | None = row.get(f"{prefix}token", {}).get("S")
+        end = row.get(f"{prefix}expires_at")
+        self.end = None if end is None else float(end["N"])
+        self.owner: str = row.get(f"{prefix}owner", {}).get("S", "")
+        self.is_kept = end is not None and f"{prefix}owner" not in row
+        self.version = int(row.get(f"{prefix}version", {"N": "0"})["N"])
+        self.lease = float(row.get(f"{prefix}lease", {"N": "0"})["N"])

@@ -1,0 +1,129 @@
+"""The tables of the simulated processes: locks, rows that carry their claims or have them in the lock table, and plain rows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from dev.simulation.once import Effect, Receipt
+from pynamodb_mutex import LockItem, RowLockMixin
+
+if TYPE_CHECKING:
+    from dev.simulation.table import Tables
+
+
+class _Meta:
+    region = "simulated"
+    host = "http://simulated"
+
+
+class Lock(LockItem):
+    """The lock table of the simulated processes."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "locks"
+
+
+class Shard(LockItem):
+    """A lock table with range keys: locks that differ in these alone have nothing to do with each other."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "shards"
+
+    part = UnicodeAttribute(range_key=True)
+
+
+class Account(RowLockMixin, Model):
+    """Rows that carry their claims."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "accounts"
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+class Ledger(RowLockMixin, Model):
+    """Rows whose claims are in the lock table."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "ledger"
+
+    lock_model = Lock
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+class Slot(RowLockMixin, Model):
+    """Rows with a range key, whose locks are advisory: writes without them are not refused."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "slots"
+
+    lock_enforced = False
+
+    name = UnicodeAttribute(hash_key=True)
+    part = UnicodeAttribute(range_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+class Order(Model):
+    """Rows without locks; they are written in transactions that a lock guards."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "orders"
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+ROWS = 2
+"""Number of rows in each of the users' tables."""
+
+
+def create_tables(tables: Tables) -> None:
+    """Create the lock tables, and the users' tables with their rows."""
+    for model in (Lock, Shard, Account, Ledger, Slot, Order, Receipt, Effect):
+        names = [
+            "key" if issubclass(model, LockItem) else "name",
+            *["part"] * (model in (Shard, Slot)),
+        ]
+        tables.apply(
+            "CreateTable",
+            {
+                "TableName": model.Meta.table_name,
+                "KeySchema": [
+                    {"AttributeName": name, "KeyType": kind}
+                    for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+                ],
+                "AttributeDefinitions": [
+                    {"AttributeName": name, "AttributeType": "S"} for name in names
+                ],
+                "BillingMode": "PAY_PER_REQUEST",
+            },
+        )
+    for model, number in itertools.product((Account, Ledger, Slot, Order), range(ROWS)):
+        item = {"name": {"S": f"r{number}"}, "count": {"N": "0"}}
+        if model is Slot:
+            item["part"] = {"S": "a"}
+        tables.apply("PutItem", {"TableName": model.Meta.table_name, "Item": item})

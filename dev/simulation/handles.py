@@ -86,6 +86,7 @@ class Watch:
         began: True time at which its section began.
         since: True time at which it has begun to believe in that; infinity if the system refused threads then.
         until: True time until which it believes, as it said last.
+        extended_at: True time at which that was found to be later than before.
         loss: Why it was lost, by the name of the cause; None if it was not.
         lost_at: True time by which the loss had come.
         losses: Number of calls of ``on_lost`` about this loss.
@@ -107,7 +108,7 @@ class Watch:
         self.is_used = True
         self.tokens: tuple[str, ...] = ()
         self.last: tuple[str, ...] = ()
-        self.began = self.since = self.until = self.lost_at = -math.inf
+        self.began = self.since = self.until = self.extended_at = self.lost_at = -math.inf
         self.loss: str | None = None
         self.losses = 0
         self.danger = (-math.inf, (0.0, 0.0))
@@ -144,10 +145,10 @@ class Watch:
                 if left:
                     parts = _parts_of(handle) or (getattr(handle, "_lock", handle),)
                     self.tokens = tuple(part.token for part in parts)
-                    self.until, self.loss = (
-                        self.process.true_time(self.process.clock() + left),
-                        None,
-                    )
+                    until = self.process.true_time(self.process.clock() + left)
+                    if until > self.until + 0.01:
+                        self.extended_at = world.now
+                    self.until, self.loss = until, None
                 else:
                     self.tokens = ()
                     if self.last:
@@ -663,8 +664,8 @@ class HandleJudge(Observer):
     def reported(self, name: str, handle: Any) -> None:
         """Check a call of ``on_lost`` or ``on_danger``."""
         process, now = self._world.running.process, self._world.now
-        used = [each for each in self._watches.get(process, ()) if each.is_used]
-        watches = [each for each in used if each.is_of(handle)]
+        own = [each for each in self._watches.get(process, ()) if each.is_of(handle)]
+        watches = [each for each in own if each.is_used]
         if not watches:
             return
         # several threads may share a handle
@@ -680,7 +681,8 @@ class HandleJudge(Observer):
             # an acquisition that is lost while the row is read, for example, has never been held
             is_lost = watch.loss is not None or not watch.tokens or is_late
             self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
-            self._ask("I6 on_lost", watch.losses == 1, f"{what} twice")
+            is_once = watch.losses == 1 or len(own) > 1
+            self._ask("I6 on_lost", is_once, f"{what} twice")
             if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late:
                 # while a write that unlocks is under way nobody believes, and the claim is renewed
                 terms = [self._terms[token] for token in watch.last if token in self._terms]
@@ -693,9 +695,9 @@ class HandleJudge(Observer):
         if terms:
             since, left = min(term.renewed for term in terms), watch.until - now
             most = max(watch.options["lease"] / 2, REPORTED_WITHIN)
-            self._ask(
-                "I6 on_danger", left <= most or is_late, f"{what} {left:.1f} s before its end"
-            )
+            # a renewal may have helped since the call was decided on
+            is_right = left <= most or is_late or now - watch.extended_at < REPORTED_WITHIN
+            self._ask("I6 on_danger", is_right, f"{what} {left:.1f} s before its end")
             self._ask("I6 on_danger", watch.danger[1] != since, f"{what} twice")
             watch.danger = now, since
 

@@ -110,6 +110,7 @@ class Judge(HandleJudge):
     Attributes:
         writes: Number of times that each write was applied, by the number that the write carries.
         unlocked: Numbers of writes without a lock, which the network may apply twice.
+        forgotten: Numbers of writes to rows that were deleted later.
         deletes: Who deletes a row now, in place of a request of a process: "a person" or "the TTL"; None for nobody.
     """
 
@@ -126,7 +127,7 @@ class Judge(HandleJudge):
         # rows that were deleted by hand; numbers of writes to a row, and those that were made before that
         self._remade: set[Place] = set()
         self._written: dict[Place, set[str]] = {}
-        self._forgotten: set[str] = set()
+        self.forgotten: set[str] = set()
         # requests that have counted a guarded write in a row
         self._counted: set[tuple[int, Place]] = set()
         # of claims with ``hold_at_least``, by their tokens and those of the claims that are kept in their place: true times
@@ -205,7 +206,7 @@ class Judge(HandleJudge):
         """
         self._versions.pop(place, None)
         self._remade.add(place)
-        self._forgotten |= self._written.pop(place, set())
+        self.forgotten |= self._written.pop(place, set())
 
     def _note_belief(self, watch: Watch) -> None:
         super()._note_belief(watch)
@@ -594,12 +595,14 @@ class Judge(HandleJudge):
             failed = [when for when in self._failures.get(process, ()) if when > now - LATE_FOR]
             if not self._runs(process) or failed or process.refuses_threads:
                 continue
-            for watch in self._waiters_for(process, place):
+            waiters = self._waiters_for(process, place)
+            # the first of them polls for all
+            longest = max((each.options.get("poll", (0, 0))[1] for each in waiters), default=0)
+            for watch in waiters:
                 if watch.is_single and watch.since < watch.began and "poll" in watch.options:
                     idle = now - max(free_since, watch.began)
-                    longest = 2 * watch.options["poll"][1] + IDLE_SLACK
                     what = f"{place} was free for {idle:.1f} s while {watch.process.name} waited"
-                    self._ask("I7 starved", idle <= longest, what)
+                    self._ask("I7 starved", idle <= 2 * longest + IDLE_SLACK, what)
 
     def _is_alive(self, claim: Claim) -> bool:
         """Return whether a claim has not ended yet, so that nobody may take it.
@@ -640,7 +643,7 @@ class Judge(HandleJudge):
         self.writes[number] = self.writes.get(number, 0) + 1
         self._written.setdefault(place, set()).add(number)
         # without a lock, a request that met a fault may be applied again
-        is_excused = number in self._forgotten or {number} <= self.unlocked & self._doubtful.keys()
+        is_excused = number in self.forgotten or {number} <= self.unlocked & self._doubtful.keys()
         what = f"the write {number} of {place} was applied twice"
         self._ask("I2 once", self.writes[number] == 1 or is_excused, what)
         claim = self._claim_of(place, watched, old)
@@ -655,7 +658,7 @@ class Judge(HandleJudge):
             self._ask("I2 own claim", is_own, what)
             last = self._last_writes.get((place, writer), 0)
             what = f"the write {number} of {place} was applied after {last}"
-            in_order = int(number) >= last or number in self._forgotten
+            in_order = int(number) >= last or number in self.forgotten
             self._ask("I2 order", in_order, what)
             self._last_writes[place, writer] = int(number)
         if "count" in new and watched.is_enforced:

@@ -391,7 +391,9 @@ class HandleJudge(Observer):
                 term = self._broken_terms[token]
                 # A take by force, of another thread, which was refused; or a person's decision about a run of `once`.
                 forced = any(str(each).startswith(FORCED_MARK) for each in values - {token})
-                if forced or exchange is term.broken_by:
+                # Nor one that acquires several: that it was applied before shows in one row, and another may be gone since.
+                acquires = exchange.operation == "TransactWriteItems" and token not in self._given
+                if forced or acquires or exchange is term.broken_by:
                     continue
                 if term.process is process and exchange.evaluated >= term.broken_at:
                     term.known_at = min(term.known_at, now)

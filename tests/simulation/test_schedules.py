@@ -151,6 +151,11 @@ FOUND = {
          lost_request=0.10718295062815522, duplicated=0.030521700144131893, throttled=0.19565991483902156,
          nonsense=0.18675077553865727)),
     "hand-over to a waiter that has given up, and waits for another key": (68362104086,),
+    "copy of a write that is applied in a row that was deleted and made anew": (3000002325,),
+    "waiter behind one of its process that polls more rarely": (3000000015,),
+    "lock of two threads that each loses": (3000001062,),
+    "danger that a renewal ended just before the call about it": (3000001281,),
+    "row that is deleted between two attempts to acquire several": (5000000505,),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

@@ -660,6 +660,8 @@ class HandleJudge(Observer):
             return  # whoever released all has learned of the loss
         if watch.loss is None or not late or watch.losses or "on_lost" not in watch.options:
             return
+        if not watch.is_single:
+            return  # its release finds the loss of one, goes on with the others, and then raises
         if self._runs(watch.process) and not watch.process.refuses_threads and watch.is_used:
             self.fail(f"I6: {watch.process.name} lost {watch.keys}, and did not call on_lost")
 

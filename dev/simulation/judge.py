@@ -174,7 +174,7 @@ class Judge(HandleJudge):
             is_judged = (
                 watched.is_enforced
                 # the one takes a living claim for dead, the other has written a wrong end
-                and not self._has_jumped(process)
+                and not self._has_jumped(exchange.thread.process)
                 and (term is None or not self._has_jumped(term.process))
             )
             if is_judged:
@@ -651,7 +651,8 @@ class Judge(HandleJudge):
         if writer is None:
             what = f"{exchange.thread} wrote {place} without its lock, under a claim"
             is_own = not self._is_alive(claim) or self._is_named(exchange, place, claim)
-            self._ask("I2 without a lock", is_own or not watched.is_enforced, what)
+            is_own |= not watched.is_enforced or self._has_jumped(exchange.thread.process)
+            self._ask("I2 without a lock", is_own, what)
         else:
             is_own = claim.end is not None and (claim.token, claim.version) == writer[:2]
             what = f"{exchange.thread} wrote {place} under the claim of {claim.token}, not {writer[:2]}"

@@ -156,6 +156,8 @@ FOUND = {
     "lock of two threads that each loses": (3000001062,),
     "danger that a renewal ended just before the call about it": (3000001281,),
     "row that is deleted between two attempts to acquire several": (5000000505,),
+    "write without the lock by a process whose clock has jumped": (5000002033,),
+    "loss of one that the release of several finds": (5000002494,),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

@@ -153,6 +153,8 @@ class Watch:
                     self.tokens = ()
                     if self.last:
                         loss = handle.loss
+                        if loss is not None and self.loss is None:
+                            self.lost_at = world.now
                         self.loss = None if loss is None else loss.name
         finally:
             world.thread, self.process.threads = before, threads
@@ -405,7 +407,9 @@ class HandleJudge(Observer):
             when, term = self._shown.pop(token), self._terms.get(token)
             if term is None or not self._runs(term.process):
                 continue
-            sent = (each for each in self._sent(term.process, now) if each.sent >= when)
+            sent = [each for each in self._sent(term.process, now) if each.sent >= when]
+            if not sent:
+                continue  # it waits
             is_known = token in self._given or any(token in values_on(each, None) for each in sent)
             what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
             self._ask("I4 recognised", is_known, what)
@@ -511,10 +515,14 @@ class HandleJudge(Observer):
 
     def _check_term(self, process: Process, token: str, until: float) -> None:
         """Check that the rows let a process believe in an acquisition until a true time."""
-        term = self._terms.get(token) or self._broken_terms.get(token)
-        # its process takes a moment to use an answer, and longer if it stands still
-        known = math.inf if term is None else max(term.known_at, self._disturbed.get(process, 0.0))
-        if term is None or term.process is not process or self._world.now - known > KNOWN_WITHIN:
+        term, broken = self._terms.get(token), self._broken_terms.get(token)
+        if broken is not None and broken.process is process:
+            # also if a late copy of its acquire has made the claim anew; it takes a moment to use an answer, and longer if
+            # it stands still
+            known = max(broken.known_at, self._disturbed.get(process, 0.0))
+            if self._world.now - known <= KNOWN_WITHIN:
+                return
+        if term is None or term.process is not process:
             self.fail(f"I1: {process.name} believes in {token}, whose claim is not in its row")
             return
         watched = term.watched + (WATCHED_BEYOND if process in self._late_clocks else 0.0)

@@ -158,6 +158,9 @@ FOUND = {
     "row that is deleted between two attempts to acquire several": (5000000505,),
     "write without the lock by a process whose clock has jumped": (5000002033,),
     "loss of one that the release of several finds": (5000002494,),
+    "own claim of a process that waits, and sends nothing": (6000000394,),
+    "loss that is seen in the step that reports it": (6000000685,),
+    "late copy of an acquire, after force has broken its claim": (6000000728,),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

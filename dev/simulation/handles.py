@@ -460,7 +460,9 @@ class HandleJudge(Observer):
             if not watch.is_used or not watch.is_own:
                 continue
             watch.is_used = False
-            for token in watch.last if is_released else ():
+            # what a release of all could not release is in its report
+            is_over = self._released_all.get(watch.process, -math.inf) >= watch.since
+            for token in watch.last if is_released and not is_over else ():
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
                 is_left = (

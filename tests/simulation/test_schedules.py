@@ -160,6 +160,7 @@ FOUND = {
     "loss of one that the release of several finds": (5000002494,),
     "own claim of a process that waits, and sends nothing": (6000000394,),
     "loss that is seen in the step that reports it": (6000000685,),
+    "lock that a release of all could not release": (6000001371,),
     "late copy of an acquire, after force has broken its claim": (6000000728,),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""

@@ -489,7 +489,7 @@ def hosts_agree() -> Patches:
 
 
 def late_taker() -> Patches:
-    """Who waits for a dead holder's lock waits for 3 s more."""
+    """A waiter waits 3 s longer for a dead holder's lock."""
     passes = Bounds.passes
     return [patch.object(Bounds, "passes", lambda self, instant: passes(self, instant) + 3.0)]
 

@@ -47,7 +47,7 @@ def takeovers(events: list[Event]) -> Iterator[tuple[float, bool]]:
         elif op == "acquire" and phase == "ok":
             for key in event["locks"]:
                 kill = dead.pop(key, None)
-                # one who waits for several keys may have waited for another of them
+                # a waiter for several keys may have waited for another of them
                 if kill and called[proc]["t"] < kill["t"] and len(called[proc]["names"]) == 1:
                     yield (event["t"] - kill["t"]) / SECOND, kill["last"]
                 holders[key] = proc

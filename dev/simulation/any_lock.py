@@ -177,7 +177,7 @@ class AnyLock:
         return lock
 
     def _look_around(self) -> None:
-        """Read, as a person does, who holds what."""
+        """Read what is held, as an operator does."""
         model = self._rng.choice((Lock, Shard, Account, Slot))
         key = self._key() if issubclass(model, LockItem) and self._rng.random() < 0.5 else None
         for item in model.held() if key is None else model.held(key):

@@ -1,4 +1,4 @@
-"""Checks what a simulated world's users are told of their locks: belief (I1), loss and danger (I6), wake-ups (I7).
+"""Checks what the library tells the users of a simulated world of their locks: belief (I1), loss and danger (I6), wake-ups (I7).
 
 The judge asks the public handles that clients use, after each step of their process, as the thread or task that uses them.
 What they say is judged by the rows and the requests alone. `judge` checks the changes of the rows.
@@ -6,33 +6,21 @@ What they say is judged by the rows and the requests alone. `judge` checks the c
 
 from __future__ import annotations
 
-import asyncio
 import math
-import weakref
 from collections import Counter
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from dev.simulation.claims import FAR, FORCED_MARK, Term, Watch, names_claim, values_on
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
-from pynamodb_mutex._runtime.callers import acting_as, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
+    from dev.simulation.claims import Claim, Place
     from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World
 
-    Place = tuple[str, Any]
-    """A row: the name of its table, and its key."""
-
-
-FORCED_MARK = "forced-"
-"""What a token begins with that was written by force."""
-
-FAR = 1e8
-"""Seconds from now from which an end stands for none: a holder has written it that knew no server time."""
 
 DRIFT = 0.02
 """Share of a duration by which the local clock and server time may differ."""
@@ -68,142 +56,6 @@ REPORTED_WITHIN = 0.5
 
 MOST_HAND_OVERS = 16
 """Hand-overs in a row after which a process lets others have a lock, and wakes nobody."""
-
-
-class Watch:
-    """A handle that the judge asks, as the thread or task that uses it.
-
-    Attributes:
-        process: The process of that thread or task.
-        thread: That thread, or the one of the task's event loop.
-        name: The name of the thread or task.
-        options: What was given when the handle was made.
-        keys: The keys that it locks.
-        is_single: Whether it locks one key alone.
-        is_used: Whether its section goes on. It is asked until it is not held any more after that.
-        tokens: Tokens of the acquisition in which it believes; empty if in none.
-        last: Tokens of its latest acquisition.
-        began: True time at which its section began.
-        since: True time at which it has begun to believe in that; infinity if the system refused threads then.
-        until: True time until which it believes, as it said last.
-        extended_at: True time at which that was found to be later than before.
-        loss: Why it was lost, by the name of the cause; None if it was not.
-        lost_at: True time by which the loss had come.
-        losses: Number of calls of ``on_lost`` about this loss.
-        danger: True time of the last call of ``on_danger``, and what was known then of its claim: see `Term.renewed`.
-    """
-
-    def __init__(self, handle: Any, world: World, options: Mapping[str, Any]) -> None:
-        # Both weak: the library takes a lock for left behind when its handle is gone, or the thread or task has ended.
-        self._handle, self._caller = weakref.ref(handle), weakref.ref(caller(labelled=False))
-        self.process, self.thread = world.running.process, world.running
-        task = asyncio.current_task() if asyncio._get_running_loop() else None
-        self.name = self.thread.name if task is None else task.get_name()
-        self.options = options
-        parts = _parts_of(handle)
-        lock = getattr(handle, "_lock", handle)  # of one for tasks
-        self.is_single = not parts and not hasattr(lock, "keys")
-        keys = tuple(map(_name_of, parts or (lock,))) if self.is_single or parts else lock.keys
-        self.keys: tuple[str, ...] = keys
-        self.is_used = True
-        self.tokens: tuple[str, ...] = ()
-        self.last: tuple[str, ...] = ()
-        self.began = self.since = self.until = self.extended_at = self.lost_at = -math.inf
-        self.loss: str | None = None
-        self.losses = 0
-        self.danger = (-math.inf, (0.0, 0.0))
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is that of the running thread or task."""
-        return self._caller() is caller(labelled=False)
-
-    @property
-    def caller(self) -> tuple[Process, int]:
-        """The thread or task, by its process and the library's number for it; 0 if it has ended."""
-        who = self._caller()
-        return self.process, 0 if who is None else who.number
-
-    def is_of(self, handle: Any) -> bool:
-        """Return whether it is of this handle, or of a group that it belongs to."""
-        own = self._handle()
-        return handle is own or any(handle is each for each in _parts_of(own))
-
-    def ask(self) -> float | None:
-        """Ask the handle for how many seconds of the local clock it is held, and note the answer; None if it is gone."""
-        handle, who, world = self._handle(), self._caller(), self.process.world
-        if handle is None or who is None or not self.process.lives:
-            return None
-        before, world.thread = world.thread, self.thread
-        # Asking must change nothing: a property of the library starts the threads that a system has refused.
-        threads, self.process.threads = self.process.threads, _NO_THREADS
-        try:
-            with world.inside(self.process), acting_as(who):
-                left: float = handle.remaining
-                if (left or self.tokens) and handle.held is not (left > 0):
-                    world.fail(f"I1: {handle!r} has {left} s left, and says {handle.held}")
-                if left:
-                    parts = _parts_of(handle) or (getattr(handle, "_lock", handle),)
-                    self.tokens = tuple(part.token for part in parts)
-                    until = self.process.true_time(self.process.clock() + left)
-                    if until > self.until + 0.01:
-                        self.extended_at = world.now
-                    self.until, self.loss = until, None
-                else:
-                    self.tokens = ()
-                    if self.last:
-                        loss = handle.loss
-                        if loss is not None and self.loss is None:
-                            self.lost_at = world.now
-                        self.loss = None if loss is None else loss.name
-        finally:
-            world.thread, self.process.threads = before, threads
-        return left
-
-
-def _parts_of(handle: Any) -> Sequence[Any]:
-    """Return the locks of a group, for threads or for tasks; empty for a single one."""
-    parts: Sequence[Any] = getattr(getattr(handle, "_lock", handle), "_locks", ())
-    return parts
-
-
-def _name_of(handle: Any) -> str:
-    """Return the key of a lock, with its range key if it has one."""
-    range_key = getattr(handle, "range_key", None)
-    return handle.key if range_key is None else f"{handle.key} {range_key}"
-
-
-_NO_THREADS: Any = SimpleNamespace(waiting=())
-
-
-@dataclass
-class Term:
-    """How long the rows let somebody believe in an acquisition.
-
-    Attributes:
-        place: The row that carries its claim.
-        process: The process that acquired it.
-        owner: The thread or task of it, as the row names it.
-        since: True time at which its claim was written.
-        end: End of its claim in the row, in true time; infinity for a holder that knows no server time.
-        watched: True time until which those that watch the row wait for it at least.
-        renewed: True time at which the last request was sent whose answer has shown its process a later end, and that of
-            the lease that this request asked for.
-        broken_at: True time at which it was broken by force, or its row was deleted by hand; infinity if neither.
-        broken_by: The request that did so; None if none did.
-        known_at: True time at which an answer has shown that to its process; infinity if none has.
-    """
-
-    place: Place
-    process: Process
-    owner: str
-    since: float
-    end: float
-    watched: float
-    renewed: tuple[float, float] = (-math.inf, -math.inf)
-    broken_at: float = math.inf
-    broken_by: Exchange | None = None
-    known_at: float = math.inf
 
 
 class HandleJudge(Observer):
@@ -296,6 +148,10 @@ class HandleJudge(Observer):
     def releases_all(self, process: Process) -> None:
         """Note that a thread of a process releases all that it holds."""
         self._released_all[process] = self._world.now
+
+    def _was_among_all(self, watch: Watch) -> bool:
+        """Return whether a thread has released all since an acquisition: that one has learned what became of it."""
+        return self._released_all.get(watch.process, -math.inf) >= watch.since
 
     def interrupted(self, process: Process) -> None:
         """Note that a thread of a process was interrupted; if it stands in line, it leaves it."""
@@ -460,9 +316,7 @@ class HandleJudge(Observer):
             if not watch.is_used or not watch.is_own:
                 continue
             watch.is_used = False
-            # what a release of all could not release is in its report
-            is_over = self._released_all.get(watch.process, -math.inf) >= watch.since
-            for token in watch.last if is_released and not is_over else ():
+            for token in watch.last if is_released and not self._was_among_all(watch) else ():
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
                 is_left = (
@@ -470,7 +324,7 @@ class HandleJudge(Observer):
                 )
                 # or by a request of another thread, which is under way
                 is_left = is_left and not any(
-                    each.evaluated == math.inf and _names(each, watch)
+                    each.evaluated == math.inf and names_claim(each, watch)
                     for each in self._sent(watch.process, self._world.now)
                 )
                 what = f"{watch.process.name} released {watch.keys}, and its claim is in its row"
@@ -490,7 +344,7 @@ class HandleJudge(Observer):
             return False
         if not left:
             if watch.loss is not None and watch.loss != loss:
-                self._check_loss(watch, was_held=bool(before), is_first=loss is None)
+                self._check_loss(watch, was_held=bool(before))
             self._check_reported(watch)
             return watch.is_used
         process, tokens = watch.process, watch.tokens
@@ -543,7 +397,7 @@ class HandleJudge(Observer):
         believers = [
             each
             for each in self._believers.get(term.place, [])
-            if each.ask() and term.place in {self._place_of(token) for token in each.tokens}
+            if each.ask() and term.place in {self._place_held(token) for token in each.tokens}
         ]
         self._believers[term.place] = [*believers, watch]
         self.asked["I1 one believer"] += 1
@@ -557,9 +411,13 @@ class HandleJudge(Observer):
                 names = f"{watch.process.name} and {other.process.name}"
                 self.fail(f"I1: {names} believe that they hold {term.place}")
 
-    def _place_of(self, token: str) -> Place | None:
+    def _place_held(self, token: str) -> Place | None:
         term = self._terms.get(token) or self._broken_terms.get(token)
         return None if term is None else term.place
+
+    def _terms_of(self, tokens: Iterable[str]) -> list[Term]:
+        """Return what is known of the claims with these tokens that are in their rows."""
+        return [self._terms[token] for token in tokens if token in self._terms]
 
     def _is_believed(self, token: str) -> bool:
         """Return whether a handle says that it is held by an acquisition; not of a process whose clock has stood still."""
@@ -572,11 +430,9 @@ class HandleJudge(Observer):
 
     # -- losses and dangers -------------------------------------------------------------------------
 
-    def _check_loss(self, watch: Watch, *, was_held: bool, is_first: bool) -> None:
+    def _check_loss(self, watch: Watch, *, was_held: bool) -> None:
         """Check a loss that a handle reports: that it is true, by its cause, and that the process tried to prevent it."""
         process, now, loss = watch.process, self._world.now, watch.loss
-        if is_first:
-            watch.lost_at = now
         name = f"{process.name} reports the loss of {watch.keys}, {loss}"
         if loss not in {"EXPIRED", "UNREACHABLE"}:
             causes = {
@@ -591,7 +447,7 @@ class HandleJudge(Observer):
             true = loss in causes or is_own
             self._ask("I6 cause", true, f"{name}, by which it was not lost: {causes}")
             return
-        terms = [self._terms[token] for token in watch.last if token in self._terms]
+        terms = self._terms_of(watch.last)
         is_true_clock = process not in self._late_clocks and not self._has_jumped(process)
         if len(terms) == len(watch.last) and is_true_clock:
             ends = min(term.renewed[1] * (1 - DRIFT) + DRIFT * term.renewed[0] for term in terms)
@@ -601,7 +457,9 @@ class HandleJudge(Observer):
                 f"{name}, which it has until {ends:.1f}",
             )
         own = [
-            each for each in self._sent(process, watch.until - LONGEST_HANG) if _names(each, watch)
+            each
+            for each in self._sent(process, watch.until - LONGEST_HANG)
+            if names_claim(each, watch)
         ]
         if loss == "UNREACHABLE" and watch.is_single:
             failed = any(each.fault is not None or each.evaluated == math.inf for each in own)
@@ -649,7 +507,7 @@ class HandleJudge(Observer):
     def _check_danger(self, watch: Watch, name: str) -> None:
         """Check that ``on_danger`` was called before a lease has run out, if the process ran meanwhile."""
         lease = watch.options.get("lease", 0.0)
-        terms = [self._terms[token] for token in watch.last if token in self._terms]
+        terms = self._terms_of(watch.last)
         if (
             "on_danger" not in watch.options
             or not terms
@@ -666,12 +524,11 @@ class HandleJudge(Observer):
     def _check_reported(self, watch: Watch) -> None:
         """Check that ``on_lost`` was called soon after a loss, as long as the handle is used."""
         late = self._world.now - watch.lost_at > REPORTED_WITHIN
-        if self._released_all.get(watch.process, -math.inf) >= watch.since:
-            return  # whoever released all has learned of the loss
         if watch.loss is None or not late or watch.losses or "on_lost" not in watch.options:
             return
-        if not watch.is_single:
-            return  # its release finds the loss of one, goes on with the others, and then raises
+        # the release of several finds the loss of one, goes on with the others, and then raises
+        if not watch.is_single or self._was_among_all(watch):
+            return
         if self._runs(watch.process) and not watch.process.refuses_threads and watch.is_used:
             self.fail(f"I6: {watch.process.name} lost {watch.keys}, and did not call on_lost")
 
@@ -699,13 +556,13 @@ class HandleJudge(Observer):
             self._ask("I6 on_lost", is_once, f"{what} twice")
             if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late:
                 # while a write that unlocks is under way nobody believes, and the claim is renewed
-                terms = [self._terms[token] for token in watch.last if token in self._terms]
+                terms = self._terms_of(watch.last)
                 late = now - max([watch.until, *(term.renewed[1] for term in terms)])
                 self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
             return
         over = watch.loss is not None and now - watch.lost_at > REPORTED_WITHIN and not is_late
         self._ask("I6 on_danger", not over, f"{what}, which is lost")
-        terms = [self._terms[token] for token in watch.tokens if token in self._terms]
+        terms = self._terms_of(watch.tokens)
         if terms:
             since, left = min(term.renewed for term in terms), watch.until - now
             most = max(watch.options["lease"] / 2, REPORTED_WITHIN)
@@ -719,15 +576,10 @@ class HandleJudge(Observer):
         """Check that nobody renews a lock in the background after ``max_hold``."""
         watch = self._given.get(token)
         most = None if watch is None else watch.options.get("max_hold")
-        # it counts by the local clock
-        is_right = watch is not None and watch.process not in self._late_clocks
-        if (
-            watch is None
-            or most is None
-            or not is_right
-            or not exchange.thread.name.endswith("worker")
-        ):
+        if watch is None or most is None or not exchange.thread.name.endswith("worker"):
             return
+        if watch.process in self._late_clocks:
+            return  # it counts by the local clock
         held_for = exchange.sent - watch.since
         is_late = any(
             when > watch.since + most / 2 for when in self._failures.get(watch.process, ())
@@ -751,8 +603,8 @@ class HandleJudge(Observer):
         waiters = self._waiters_for(process, place)
         if owner:
             self._hand_overs[place] += 1
-            waiters = [each for each in waiters if each.name == owner.rpartition(":")[2]]
-            waiters = [each for each in waiters if each.caller in self._waiting]
+            name = owner.rpartition(":")[2]
+            waiters = [e for e in waiters if e.name == name and e.caller in self._waiting]
         else:
             handed_over, self._hand_overs[place] = self._hand_overs[place], 0
             holder = self._given.get(token or "")
@@ -798,53 +650,3 @@ class HandleJudge(Observer):
                 self.fail(
                     f"I7: a release in {process.name} woke the next in line after {waited:.1f} s"
                 )
-
-
-def _names(exchange: Exchange, watch: Watch) -> bool:
-    """Return whether a request names a claim of a handle."""
-    return not values_on(exchange, None).isdisjoint(watch.last)
-
-
-def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
-    """Return the values of a request's conditions and updates: strings, and numbers as floats.
-
-    Args:
-        exchange: The request.
-        place: Of a transaction, the row whose part of it is meant; None for all.
-    """
-    kwargs = exchange.kwargs
-    bodies = [body for item in kwargs.get("TransactItems", ()) for body in item.values()]
-    own = [body for body in bodies if place is None or _place_of(body) == place] or [kwargs]
-    typed = [value for body in own for value in body.get("ExpressionAttributeValues", {}).values()]
-    typed += [value for each in kwargs.get("Statements", ()) for value in each["Parameters"]]
-    return {float(each["N"]) if "N" in each else each.get("S") for each in typed}
-
-
-def _place_of(body: dict[str, Any]) -> Place:
-    # only users' rows are put, and their key is called so
-    key = body.get("Key") or {"name": body["Item"]["name"]}
-    return body["TableName"], tuple(value for typed in key.values() for value in typed.values())
-
-
-class Claim:
-    """The claim in a row.
-
-    Attributes:
-        token: Token of the last acquisition; None if there was none.
-        end: Server time at which the claim ends; None if the lock is free.
-        version: Fencing token; 0 if there is none.
-        lease: Seconds for which those that watch it wait.
-        owner: Label of the holder; empty if there is none.
-        is_kept: Whether it is held by nobody: a release before ``hold_at_least`` has left it.
-    """
-
-    __slots__ = ("end", "is_kept", "lease", "owner", "token", "version")
-
-    def __init__(self, row: dict[str, Any], prefix: str) -> None:
-        self.token: str | None = row.get(f"{prefix}token", {}).get("S")
-        end = row.get(f"{prefix}expires_at")
-        self.end = None if end is None else float(end["N"])
-        self.owner: str = row.get(f"{prefix}owner", {}).get("S", "")
-        self.is_kept = end is not None and f"{prefix}owner" not in row
-        self.version = int(row.get(f"{prefix}version", {"N": "0"})["N"])
-        self.lease = float(row.get(f"{prefix}lease", {"N": "0"})["N"])

@@ -16,15 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dev.simulation.handles import (
-    DRIFT,
-    FAR,
-    FORCED_MARK,
-    LATE_FOR,
-    Claim,
-    HandleJudge,
-    values_on,
-)
+from dev.simulation.claims import FAR, FORCED_MARK, Claim, parts_of, values_on
+from dev.simulation.handles import DRIFT, LATE_FOR, HandleJudge
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
 from pynamodb_mutex._protocol.waiting_line import address_of, id_of
@@ -33,7 +26,7 @@ from pynamodb_mutex._runtime.callers import caller
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dev.simulation.handles import Place, Watch
+    from dev.simulation.claims import Place, Watch
     from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World
 
@@ -174,7 +167,7 @@ class Judge(HandleJudge):
             is_judged = (
                 watched.is_enforced
                 # the one takes a living claim for dead, the other has written a wrong end
-                and not self._has_jumped(exchange.thread.process)
+                and not self._has_jumped(process)
                 and (term is None or not self._has_jumped(term.process))
             )
             if is_judged:
@@ -335,10 +328,7 @@ class Judge(HandleJudge):
         others rightly take it for dead. So every waiter whose entry is among the values of the request is doubtful.
         """
         self._failures.setdefault(process, []).append(self._world.now)
-        for part in [
-            kwargs,
-            *(each for item in kwargs.get("TransactItems", ()) for each in item.values()),
-        ]:
+        for part in parts_of(kwargs):
             for values in (part.get("ExpressionAttributeValues", {}), part.get("Item", {})):
                 for value in values.values():
                     self._doubtful.setdefault(value.get("S", ""), self._world.now)

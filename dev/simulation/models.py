@@ -40,7 +40,15 @@ class Shard(LockItem):
     part = UnicodeAttribute(range_key=True)
 
 
-class Account(RowLockMixin, Model):
+class _Row(Model):
+    """A row that clients write: what they count in it, and the number of the last write."""
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+class Account(RowLockMixin, _Row):
     """Rows that carry their claims."""
 
     class Meta(_Meta):
@@ -48,12 +56,8 @@ class Account(RowLockMixin, Model):
 
         table_name = "accounts"
 
-    name = UnicodeAttribute(hash_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
 
-
-class Ledger(RowLockMixin, Model):
+class Ledger(RowLockMixin, _Row):
     """Rows whose claims are in the lock table."""
 
     class Meta(_Meta):
@@ -63,12 +67,8 @@ class Ledger(RowLockMixin, Model):
 
     lock_model = Lock
 
-    name = UnicodeAttribute(hash_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
 
-
-class Slot(RowLockMixin, Model):
+class Slot(RowLockMixin, _Row):
     """Rows with a range key, whose locks are advisory: writes without them are not refused."""
 
     class Meta(_Meta):
@@ -78,23 +78,16 @@ class Slot(RowLockMixin, Model):
 
     lock_enforced = False
 
-    name = UnicodeAttribute(hash_key=True)
     part = UnicodeAttribute(range_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
 
 
-class Order(Model):
+class Order(_Row):
     """Rows without locks; they are written in transactions that a lock guards."""
 
     class Meta(_Meta):
         """An endpoint that only the simulated network knows."""
 
         table_name = "orders"
-
-    name = UnicodeAttribute(hash_key=True)
-    count = NumberAttribute(default=0)
-    data = UnicodeAttribute(null=True)
 
 
 ROWS = 2

@@ -18,7 +18,8 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dev.simulation.handles import FORCED_MARK, LATE_FOR, LONGEST_HANG, Claim
+from dev.simulation.claims import FORCED_MARK, Claim
+from dev.simulation.handles import LATE_FOR, LONGEST_HANG
 from dev.simulation.judge import Judge
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
@@ -27,7 +28,7 @@ from pynamodb_mutex import NotRecordedError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from dev.simulation.handles import Place
+    from dev.simulation.claims import Place
     from dev.simulation.judge import Watched
     from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World

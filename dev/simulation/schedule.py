@@ -414,9 +414,9 @@ class Schedule:
         # None is a write of unknown outcome, of which anything may be true. One without a lock, or to a
         # row that somebody has deleted since, that was reported as applied may have been applied twice, by a copy that
         # nothing recognises.
+        often = judge.unlocked | judge.forgotten
         for number, applied in self._reported.items():
             times = judge.writes.get(number, 0)
-            often = judge.unlocked | judge.forgotten
             if applied is True and ((times != 1 and number not in often) or not times):
                 judge.fail(f"I2: the write {number} was reported as applied, and was not")
             if applied is False and times:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -327,6 +327,18 @@ def judged_world():
     return world
 
 
+@contextmanager
+def playing(world, name):
+    """Run a block in a world; with a name, the library is broken in this way."""
+    with broken(name) if name else nullcontext(), installed(world):
+        yield
+
+
+def reported(name, rule):
+    """Expect that the judge reports the library if it is broken."""
+    return pytest.raises(ViolationError, match=rule) if name else nullcontext()
+
+
 @pytest.mark.parametrize("name", [None, "late-taker"])
 def test_newcomer_takes_a_dead_holders_lock_at_the_bound(name):
     """1.01 leases and 2.5 s after the last renewal was sent, at its first attempt."""
@@ -339,7 +351,7 @@ def test_newcomer_takes_a_dead_holders_lock_at_the_bound(name):
     def come():
         got.append(Mutex.for_key("k", model=Lock).acquire(blocking=False))
 
-    with broken(name) if name else nullcontext(), installed(world):
+    with playing(world, name):
         dead = Process(world, "dead")
         dead.start_thread("holder", hold)
         world.run(27)
@@ -359,9 +371,9 @@ def test_payload_is_removed_under_the_own_claim(name):
             mutex.save_data(1)
             mutex.save_data(None)
 
-    with broken(name) if name else nullcontext(), installed(world):
+    with playing(world, name):
         Process(world, "p").start_thread("holder", hold)
-        with pytest.raises(ViolationError, match="I5") if name else nullcontext():
+        with reported(name, "I5"):
             world.run(20)
 
 
@@ -376,9 +388,9 @@ def test_lock_is_not_renewed_after_max_hold(name):
         mutex.acquire()
         world.sleep(20)
 
-    with broken(name) if name else nullcontext(), installed(world):
+    with playing(world, name):
         Process(world, "p").start_thread("holder", hold)
-        with pytest.raises(ViolationError, match="renewed") if name else nullcontext():
+        with reported(name, "renewed"):
             world.run(20)
 
 
@@ -398,7 +410,7 @@ def test_answer_from_before_a_freeze_revives_no_belief(name):
         world.sleep(delay)
         Mutex.for_key("other", model=Lock).locked()
 
-    with broken(name) if name else nullcontext(), installed(world):
+    with playing(world, name):
         process = Process(world, "p", rate=1.0)
         process.start_thread("holder", hold)
         world.run(1)
@@ -407,7 +419,7 @@ def test_answer_from_before_a_freeze_revives_no_belief(name):
             world.run(1.1)
         process.start_thread("quick", partial(ask, 0.5))
         process.stop(20, freeze=True)
-        with pytest.raises(ViolationError, match="I1") if name else nullcontext():
+        with reported(name, "I1"):
             world.run(30)
 
 
@@ -420,13 +432,11 @@ def test_fencing_token_grows_over_deletion_by_the_ttl(name):
             with Mutex.for_key("k", model=Lock):
                 pass
 
-    with broken(name) if name else nullcontext(), installed(world):
+    with playing(world, name):
         process = Process(world, "p")
         for until in (10, 20):
             process.start_thread("locker", lock)
-            with (
-                pytest.raises(ViolationError, match="I3") if name and until == 20 else nullcontext()
-            ):
+            with reported(name if until == 20 else None, "I3"):
                 world.run(until)
             world.judge.deletes = "the TTL"
             world.tables.apply("DeleteItem", {"TableName": "locks", "Key": {"key": {"S": "k"}}})
@@ -450,7 +460,7 @@ def test_dead_first_in_line_and_busy_takers_do_not_stop_the_line(name):
         with Mutex.for_key("k", model=Lock, fair=True):
             served.append(world.now)
 
-    with broken(name) if name else nullcontext(), installed(world):
+    with playing(world, name):
         for number in range(2):
             Process(world, f"busy{number}").start_thread("taker", take)
         dead = Process(world, "dead")

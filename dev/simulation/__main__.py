@@ -1,7 +1,7 @@
 """Play schedules in virtual time, and print each violation with a smaller schedule that shows it too.
 
-Other modes explore a small world, break the library to see that it is caught, print or draw one schedule, or compare
-the simulated DynamoDB with DynamoDB Local. `schedule` and `explore` do the work.
+Other modes explore a small world, break the library to see that it is caught, print one schedule, or compare the
+ simulated DynamoDB with DynamoDB Local. `schedule` and `explore` do the work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.once import ONCE_WAYS
-from dev.simulation.picture import draw
 from dev.simulation.replay import Client, replay_schedule
 from dev.simulation.schedule import WAYS, Played, Size, play, shrink
 from pynamodb_mutex.testing import dynamodb_local
@@ -46,7 +45,6 @@ def main() -> int:
         "--calls", action="store_true", help="print how often each public call was made; 1 if never"
     )
     add("--trace", action="store_true", help="print all that happens in one schedule")
-    add("--picture", help="draw one schedule into this file, a PNG or SVG")
     add(
         "--explore",
         type=int,
@@ -80,11 +78,8 @@ def main() -> int:
         return _count_calls(seed, options.schedules or 1000)
     if options.explore is not None:
         return _explore(options.explore, options.lock)
-    if options.trace or options.picture:
-        played = play(seed, size_of(seed), keep_trace=True)
-        if options.picture:
-            draw(played, options.picture)
-        return _print(played, None if options.trace else 0)
+    if options.trace:
+        return _print(play(seed, size_of(seed), keep_trace=True))
     if options.teeth is not None:
         names = options.teeth or [
             name for name, made in BROKEN.items() if (made in OF_ONCE) is options.once
@@ -101,10 +96,9 @@ def _size(text: str) -> Size:
     return Size(**{**fields, "ways": tuple(fields["ways"])})
 
 
-def _print(played: Played, last: int | None) -> int:
-    """Print the last lines of a trace, None for all, and the verdict; return 1 for a violation."""
-    lines = played.trace if last is None else played.trace[len(played.trace) - last :]
-    print("\n".join(lines))
+def _print(played: Played, last: int | None = None) -> int:
+    """Print the last lines of a trace, by default all, and the verdict; return 1 for a violation."""
+    print("\n".join(played.trace[-last if last else None :]))
     print(played.violation or "no violation")
     return 1 if played.violation else 0
 

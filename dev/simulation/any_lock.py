@@ -1,6 +1,6 @@
 """Locks of every kind, of which clients make every public call: in a block or not, decorated, shared, and by tickets.
 
-`AnyLock` has the ways, which `schedule.Client` inherits. A step under a lock is the same for a thread and for a task: what
+`AnyLock` has the ways, which `client.Client` inherits. A step under a lock is the same for a thread and for a task: what
 a lock for tasks returns is awaited, and what a lock for threads returns is its result.
 """
 

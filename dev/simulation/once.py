@@ -1,6 +1,6 @@
 """Calls of `once` in random schedules: clients call, complete by hand or in transactions, and decide about the same keys.
 
-`OnceCalls` has the ways, which `schedule.Client` inherits; a schedule whose ways are these is judged by `once_judge`. What a
+`OnceCalls` has the ways, which `client.Client` inherits; a schedule whose ways are these is judged by `once_judge`. What a
 caller gets, and what the library says of its run, is reported to that judge as a `Call`.
 """
 

@@ -1,16 +1,22 @@
-"""Entries in the waiting line: the addresses in them, and which of these a datagram is sent to."""
+"""The waiting line: entries and the addresses in them, and when a waiter polls, takes the lock and passes others."""
 
 import base64
 import ipaddress
+import math
 
 import pytest
 
+from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._protocol.waiting_line import (
+    LONGEST_POLL,
+    Take,
+    WaitingLine,
     address_of,
     began_at,
     id_of,
     label_of,
     new_entry,
+    patience,
 )
 
 BITS = "0123456789abcdef" * 2
@@ -95,3 +101,89 @@ def test_entry_shows_since_when_its_waiter_waits_if_server_time_was_known():
     assert began_at(new_entry(NOW + 0.9, BITS, "she")) == NOW
     for other in (new_entry(None, BITS, "she"), "", "x", "not hexadecimal"):
         assert began_at(other) is None
+
+
+# -- a waiter's view of the line -------------------------------------------------------------------
+
+
+class Waiter:
+    """A waiter, and the row that it is shown by consistent reads."""
+
+    def __init__(self, *, poll=(0.05, 1.0)):
+        self.line = WaitingLine(poll)
+        self.line.entry = "own"
+
+    def sees(self, waiting, at, token="t1", **claim):
+        shown = Claim(token=token, version=1, waiting=tuple(waiting), **claim)
+        assert self.line.see(shown, at, is_current=True)
+
+
+HELD = {"expires_at": NOW + 100}
+
+
+def test_waiter_polls_after_half_of_the_time_that_its_turn_takes_as_the_line_has_moved():
+    """Two places in 3 s, and one more as if just gained: a second for each."""
+    waiter = Waiter()
+    waiter.sees(["a", "b", "c", "own"], 100.0, **HELD)
+    waiter.sees(["c", "own"], 102.98, **HELD)
+    assert waiter.line.polls_at(102.98, None, math.inf) == pytest.approx(102.98 + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("moved_at", "wait"),
+    [(100.0, 0.05), (130.0, LONGEST_POLL)],
+    ids=["at once", "slowly"],
+)
+def test_waits_between_polls_are_neither_shorter_nor_longer_than_they_may_be(moved_at, wait):
+    waiter = Waiter(poll=(0.05, 10.0))
+    for at in (100.0, moved_at):
+        waiter.sees(["a", "b", "own"], at, **HELD)
+    now = moved_at + 8.0 * (moved_at > 100)
+    assert waiter.line.polls_at(now, None, math.inf) == pytest.approx(moved_at + wait)
+
+
+def passed_over(*, since=100.0):
+    """Return the second in line; while the first stood there from this time on, others have taken the lock."""
+    waiter = Waiter()
+    waiter.sees(["a", "own"], since, **HELD)
+    for seconds in range(2, 8, 2):
+        taken = {"token": f"t{seconds}", "free_since": NOW + seconds}
+        waiter.sees(["a", "own"], since + seconds, **taken, **HELD)
+    return waiter.line
+
+
+def test_first_in_line_that_others_pass_over_for_long_is_passed_by_the_second_one():
+    """As soon as its patience has passed, and the lock is free. The first one may live, and stays in line."""
+    line, free_at = passed_over(), 105.0
+    due = 100.0 + patience(1)
+    assert line.take(due - 0.001, None, free_at) is None
+    assert line.take(due, None, free_at) == Take(1)
+    assert line.take(due, None, due + 1) is None
+
+
+def test_first_in_line_waits_while_nobody_takes_the_lock():
+    waiter = Waiter()
+    for seconds in range(0, 10, 2):
+        waiter.sees(["a", "own"], 100.0 + seconds, **HELD)
+    assert waiter.line.take(108.0, None, 108.0) is None
+
+
+def test_waiter_polls_as_the_first_in_line_does_once_that_is_passed_over():
+    line = passed_over()
+    assert line.polls_at(106.0, None, math.inf) == pytest.approx(106.0 + 0.05)
+    before = passed_over(since=100.5)
+    assert before.polls_at(106.4, None, math.inf) > 106.5 + 0.1
+
+
+def test_free_lock_that_is_seen_for_long_is_taken_from_behind_a_waiter_that_stands_still():
+    """Of a claim in the row that has ended by the clock alone, it counts from that end."""
+    waiter = Waiter()
+    for seconds in range(0, 8, 2):
+        waiter.sees(["a", "own"], 100.0 + seconds)
+    assert waiter.line.take(105.9, None, 0.0) is None
+    assert waiter.line.take(106.0, None, 0.0) == Take(1, ahead=True, unchanged=True)
+    held = Waiter()
+    for seconds in range(0, 10, 2):
+        held.sees(["a", "own"], 100.0 + seconds, **HELD)
+    assert held.line.take(108.0, None, 103.0) is None
+    assert held.line.take(109.0, None, 103.0) == Take(1, ahead=True, unchanged=True)

@@ -6,8 +6,10 @@ import math
 
 import pytest
 
-from pynamodb_mutex._protocol.claim import Claim
+from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, TICK, Claim
+from pynamodb_mutex._protocol.server_time import Bounds
 from pynamodb_mutex._protocol.waiting_line import (
+    HEAD_POLL,
     LONGEST_POLL,
     Take,
     WaitingLine,
@@ -187,3 +189,45 @@ def test_free_lock_that_is_seen_for_long_is_taken_from_behind_a_waiter_that_stan
         held.sees(["a", "own"], 100.0 + seconds, **HELD)
     assert held.line.take(108.0, None, 103.0) is None
     assert held.line.take(109.0, None, 103.0) == Take(1, ahead=True, unchanged=True)
+
+
+@pytest.mark.parametrize(
+    ("longest", "held_for", "wait"),
+    [(1.0, 0.1, 0.05), (1.0, 1.0, 0.1), (0.15, 10.0, 0.15), (1.0, 10.0, HEAD_POLL)],
+)
+def test_first_in_line_polls_more_rarely_the_longer_it_has_seen_the_holder(longest, held_for, wait):
+    waiter = Waiter(poll=(0.05, longest))
+    waiter.sees(["own"], 100.0, **HELD)
+    now = 100.0 + held_for
+    waiter.sees(["own"], now, **HELD)
+    assert waiter.line.polls_at(now, None, math.inf) == pytest.approx(now + wait)
+
+
+# at the local time 100, server time is between NOW and a second after that
+BOUNDS = Bounds(NOW, 100.0, NOW + 1, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "free"),
+    [
+        ({"free_since": NOW + 1}, NOW + 1),
+        ({"free_since": NOW + 1, "expires_at": NOW + 3}, NOW + 3),
+        ({"free_since": NOW + 3, "expires_at": NOW + 1}, NOW + 3),
+        ({"free_since": NO_SERVER_TIME, "expires_at": NOW + 3}, NOW + 3),
+        ({"expires_at": NOW + 3}, NOW + 3),
+    ],
+    ids=["free", "held since", "left since", "undated", "never released"],
+)
+def test_all_ahead_count_as_dead_once_the_lock_was_free_for_long_by_the_dates_in_the_row(row, free):
+    waiter = Waiter()
+    waiter.sees(["a", "b", "own"], 100.0, **row)
+    at = BOUNDS.passes(free + patience(2) + 2 * TICK)
+    assert waiter.line.passes_at(BOUNDS) == at
+    assert waiter.line.take(at, BOUNDS, math.inf) == Take(2, ahead=True, past=patience(2))
+
+
+def test_dates_of_a_late_write_count_from_the_poll_before_it():
+    waiter = Waiter()
+    waiter.sees(["a", "own"], 100.0, **HELD)
+    waiter.sees(["a", "own"], 102.0, token="t2", free_since=NOW - 50)
+    assert waiter.line.passes_at(BOUNDS) == 100.0 + patience(1)

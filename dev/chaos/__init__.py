@@ -6,8 +6,8 @@ What the clients called, were answered and believed is judged by Porcupine, a ch
     python -m dev.chaos --seed 1 --seconds 60 --engine local
 
 `run` makes one run. `worker` and `sections` are the clients, `network` and `injector` cause the faults, `history` is
-what a run records, and `report` counts it and finds what Porcupine does not judge. `broken` has broken variants of the
-library, by which the judge is tested.
+what a run records, and `report` counts it and finds what Porcupine does not judge. The judge is tested by broken variants of
+the library: `dev.broken`.
 """
 
 from pathlib import Path

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import dev.chaos
-from dev.chaos.broken import BROKEN
+from dev.broken import BROKEN
 from dev.chaos.history import read
 from dev.chaos.report import figures, problems
 from dev.chaos.run import Run

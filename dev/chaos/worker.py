@@ -27,7 +27,7 @@ from typing import Any
 
 from pynamodb.exceptions import PynamoDBException
 
-from dev.chaos.broken import broken
+from dev.broken import broken
 from dev.chaos.history import Recorder, now
 from dev.chaos.sections import WAYS, Section, Tables, tables
 from pynamodb_mutex import MutexLostError, MutexNotHeldError, MutexTimeoutError

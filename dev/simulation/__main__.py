@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dev.chaos.broken import BROKEN, OF_ONCE, broken
+from dev.broken import BROKEN, OF_ONCE, broken
 from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
@@ -80,9 +80,7 @@ def main() -> int:
     if options.trace:
         return _print(play(seed, size_of(seed), keep_trace=True))
     if options.teeth is not None:
-        names = options.teeth or [
-            name for name, made in BROKEN.items() if (made in OF_ONCE) is options.once
-        ]
+        names = options.teeth or [name for name in BROKEN if (name in OF_ONCE) is options.once]
         return _try_teeth(names, seed, options.seconds, size_of)
     if options.local:
         return _replay(seed, options.schedules or 30, size_of)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from pynamodb.exceptions import PynamoDBException
 
-from dev.chaos.broken import broken
+from dev.broken import broken
 from dev.simulation.network import Fault, Network
 from dev.simulation.once import Effect, Receipt
 from dev.simulation.schedule import create_tables

@@ -1,0 +1,39 @@
+"""Broken variants of the library: changes of lines that fit it, and are undone."""
+
+import pytest
+
+from dev.broken import BROKEN, broken
+from pynamodb_mutex._protocol.waiting_line import patience
+
+DECIDE = "pynamodb_mutex._dynamodb.once_rows.OnceRequests.decide"
+
+
+def test_variant_is_in_the_library_inside_the_block_alone():
+    before = patience.__code__
+    assert patience(1) == 6.0
+    with broken("impatient"):
+        assert patience(1) == 2.5
+    with pytest.raises(AssertionError), broken("impatient"):
+        assert patience(1) == 6.0
+    assert patience.__code__ is before
+
+
+def test_each_variant_fits_the_library():
+    for name in BROKEN:
+        with broken(name):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "why"),
+    [
+        (DECIDE, "if forces:", "0 times in it, not once:\nif forces:"),
+        (DECIDE, "if not forces:", "2 times in it, not once:\nif not forces:"),
+        (DECIDE + "d", "if not forces:", "'decided'"),
+    ],
+)
+def test_change_that_does_not_fit_is_refused(monkeypatch, place, line, why):
+    monkeypatch.setitem(BROKEN, "made-up", {place: ["- " + line, "+ pass"]})
+    with pytest.raises(ValueError) as caught, broken("made-up"):
+        pass
+    assert str(caught.value) == f"made-up: {place}: {why}"

@@ -84,7 +84,7 @@ def _changed(source: list[str], changes: list[str]) -> list[str]:
         if len(places) != 1:
             raise ValueError(f"{len(places)} times in it, not once:\n" + "\n".join(old))
         (at,) = places
-        margin = source[at][: len(source[at]) - len(source[at].lstrip())]
+        margin = source[at].removesuffix(old[0])
         source = [*source[:at], *(margin + line for line in new), *source[at + len(old) :]]
     return source
 

@@ -7,7 +7,7 @@ floor, and with other locks on DynamoDB. A proxy adds the latency of a network a
 do not depend on the engine.
 
 `scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `wire` counts,
-`tables` and `charts` show the figures. This module has what they share.
+`tables` shows the figures. This module has what they share.
 """
 
 from collections.abc import Callable, Iterable

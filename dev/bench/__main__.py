@@ -1,6 +1,6 @@
 """The command line of the benchmark: see the package.
 
-It starts the engine, runs each scenario in a process of its own, and writes figures, tables and pictures. A scenario
+It starts the engine, runs each scenario in a process of its own, and writes figures and tables. A scenario
 that fails or hangs does not end the others. Libraries that are not installed are left out.
 """
 
@@ -43,7 +43,7 @@ SCENARIO_SECONDS = 900.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print tables, write figures and pictures; return 1 if something could not be measured."""
+    """Measure, print tables, write figures; return 1 if something could not be measured."""
     summary = (dev.bench.__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser("dev.bench", description=summary)
     engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
@@ -87,9 +87,8 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
             write(options.out, scenarios, name)
             print("\n".join(map(as_text, _tables(name, measured))), flush=True)
     ran = {name: scenarios[name] for name in names}
-    pictures = importlib.import_module("dev.bench.charts").draw(ran, options.out)
     print(circumstances(scenarios))
-    print(f"results.json, tables and {len(pictures)} pictures are in {options.out}")
+    print(f"results.json and the tables are in {options.out}")
     failed = list(failures(ran))
     for where, why in failed:
         print(f"failed: {where}: {why}", file=sys.stderr)

@@ -4,26 +4,9 @@ from __future__ import annotations
 
 import random
 
+from dev import faultproxy as net
 from dev.chaos.history import Recorder
-from dev.faultproxy import (
-    Exchange,
-    Fault,
-    FaultProxy,
-    Reply,
-    apply_after,
-    apply_then_500,
-    delay,
-    delay_answer,
-    deny,
-    drop_answer,
-    drop_request,
-    duplicate,
-    late_by,
-    pass_on,
-    server_error,
-    stall,
-    throttle,
-)
+from dev.faultproxy import Exchange, Fault, FaultProxy, Reply
 
 
 class Wire(FaultProxy):
@@ -57,26 +40,26 @@ def trouble(seed: int, lease: float, rate: float) -> Fault:
 
     def answer_and_repeat(exchange: Exchange) -> None:
         exchange.answer(exchange.apply(None))
-        apply_after(exchange, seconds(), "late_duplicate")
+        net.apply_after(exchange, seconds(), "late_duplicate")
 
     repeat = Fault("late_duplicate", answer_and_repeat)
     kinds = [
-        *[drop_request()] * 2,
-        *[drop_answer()] * 3,
-        *[apply_then_500()] * 2,
-        server_error(),
-        *[throttle()] * 2,
-        deny(),
-        *[delay(lease / 3), delay_answer(lease / 3)],
-        *[duplicate(), duplicate("second")],
-        *[late_by(seconds)] * 2,
+        *[net.drop_request()] * 2,
+        *[net.drop_answer()] * 3,
+        *[net.apply_then_500()] * 2,
+        net.server_error(),
+        *[net.throttle()] * 2,
+        net.deny(),
+        *[net.delay(lease / 3), net.delay_answer(lease / 3)],
+        *[net.duplicate(), net.duplicate("second")],
+        *[net.late_by(seconds)] * 2,
         *[repeat] * 3,
-        stall(lease),
-        stall(lease, apply=True),
+        net.stall(lease),
+        net.stall(lease, apply=True),
     ]
 
     def meet(exchange: Exchange) -> None:
-        fault = chance.choice(kinds) if chance.random() < rate else pass_on()
+        fault = chance.choice(kinds) if chance.random() < rate else net.pass_on()
         is_write = exchange.kind == "update" or exchange.op in {"PutItem", "TransactWriteItems"}
         if is_write and b"control-" not in exchange.raw:
             # A write that comes late or twice is what guards are for; few requests are one.

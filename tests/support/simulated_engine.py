@@ -27,9 +27,8 @@ import pytest
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
-from dev.faultproxy import proxy as of_proxy
-from dev.faultproxy.proxy import FaultProxy
-from dev.faultproxy.wire import Exchange, Reply
+from dev import faultproxy
+from dev.faultproxy import Exchange, FaultProxy, Reply
 from dev.simulation.network import Client, Network, _raiser, service_model, worlds
 from dev.simulation.replay import decoded
 from dev.simulation.table import Refusal
@@ -39,7 +38,7 @@ from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
 
 ROOT = Path(__file__).parents[2]
-_OURS = [ROOT / part for part in ("tests", "dev/faultproxy", "pynamodb_mutex/testing")]
+_OURS = [ROOT / part for part in ("tests", "dev/faultproxy.py", "pynamodb_mutex/testing")]
 _OF_TESTS = {"FakeClock", "forget_everything"}
 _serial = itertools.count(1)
 
@@ -73,7 +72,7 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
             for name in stand_ins.keys() & vars(module).keys():
                 if name not in _OF_TESTS or not module.__name__.startswith("pynamodb_mutex"):
                     patch.setattr(module, name, stand_ins[name])
-        patch.setattr(of_proxy, "FaultProxy", functools.partial(SimulatedProxy, world))
+        patch.setattr(faultproxy, "FaultProxy", functools.partial(SimulatedProxy, world))
         yield
 
 

@@ -6,12 +6,16 @@ Ours is compared with bare boto3, which sends the same two conditional writes by
 floor, and with other locks on DynamoDB. A proxy adds the latency of a network and counts the requests, which
 do not depend on the engine.
 
-`scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `wire` counts,
-`tables` shows the figures. This module has what they share.
+`scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `children` are the processes that
+want one lock, `wire` counts, `tables` shows the figures. This module has what they share.
 """
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
 
 FLOOR = "bare boto3"
 OURS = "pynamodb-mutex"
@@ -22,14 +26,14 @@ BLOCK_LOCK = "dynamodblock"
 DYNDB_MUTEX = "dyndbmutex"
 WAITERS = (PYTHON_CLIENT, BLOCK_LOCK)
 PEERS = (*WAITERS, DYNDB_MUTEX)
-"""The other libraries. Those before the last wait for a lock that is held."""
+"""The other libraries. Those but the last wait for a lock that is held."""
 
 LATENCY = 0.005
 """Seconds that the proxy adds to each request, where a scenario does not compare latencies."""
 
 
 def table_of(name: str) -> str:
-    """Return the name of a library's table. Ours finds it in PYNAMODB_MUTEX_TABLE."""
+    """Return the name of a library's table."""
     return f"bench-{name.replace(' ', '-')}"
 
 
@@ -40,13 +44,11 @@ class Setting(NamedTuple):
         engine_url: URL of the engine.
         libraries: Names of the libraries that are installed.
         quick: Whether to run everything at tiny sizes, only to see whether it runs.
-        full: Whether to measure all sizes, even those that take long.
     """
 
     engine_url: str
     libraries: tuple[str, ...]
     quick: bool
-    full: bool = False
 
     def those(self, *names: str) -> list[str]:
         """Return those of some libraries that are installed."""
@@ -80,6 +82,6 @@ def in_turns(
     return found
 
 
-def engine_title(engine: str) -> str:
-    """Return the name of an engine for people; one that was running before can only be DynamoDB Local."""
-    return "the embedded engine" if engine == "embedded" else "DynamoDB Local"
+def median_ratio(own: list[dict[str, Any]], floor: list[dict[str, Any]], what: str) -> float:
+    """Return by how much a figure is larger than that of the floor in the same round, by the median of the rounds."""
+    return median(mine[what] / least[what] for mine, least in zip(own, floor, strict=True))

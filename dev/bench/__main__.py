@@ -1,7 +1,7 @@
 """The command line of the benchmark: see the package.
 
-It starts the engine, runs each scenario in a process of its own, and writes figures and tables. A scenario
-that fails or hangs does not end the others. Libraries that are not installed are left out.
+It starts the engine, runs the scenarios, and writes figures and tables. A scenario that fails does not end the others.
+Libraries that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import argparse
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -24,12 +23,12 @@ from typing import Any
 import boto3
 
 import dev.bench
-from dev.bench import OURS, PEERS, Setting, engine_title, table_of
+from dev.bench import PEERS, ROOT, Setting, failure, table_of
+from dev.bench.children import preload
 from dev.bench.libraries import create_table, keys_of, versions
 from dev.bench.scenarios import NAMES
 from dev.bench.scenarios.row import TABLE as ROWS_TABLE
 from dev.bench.tables import Table, as_rst, as_text
-from dev.bench.wire import ROOT
 from pynamodb_mutex.testing import (
     Engine,
     dynamodb_local,
@@ -37,9 +36,6 @@ from pynamodb_mutex.testing import (
     use,
     why_no_dynamodb_local,
 )
-
-SCENARIO_SECONDS = 900.0
-"""Seconds after which a scenario is ended; four times as many with ``--full``."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,11 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
     parser.add_argument("--engine", choices=engines, help="local is taken if it can be had")
     parser.add_argument("--only", choices=NAMES, action="append", help="one scenario, or several")
-    sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
-    sizes.add_argument(
-        "--full", action="store_true", help="all sizes of fair waiting: 20 minutes more"
-    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
     parser.add_argument(
         "--out", type=Path, default=Path("build/bench"), help="folder for all files"
     )
@@ -77,7 +69,7 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
     # figures of other scenarios stay as they are, with the commit at which they were measured
     scenarios: dict[str, Any] = figures(options.out) if options.only else {}
     names = options.only or NAMES
-    setting = Setting(engine.endpoint_url, tuple(found), options.quick, options.full)
+    setting = Setting(engine.endpoint_url, tuple(found), options.quick)
     with use(engine):
         make_tables(setting.libraries)
         for name in names:
@@ -132,7 +124,9 @@ def circumstances(scenarios: dict[str, Any]) -> str:
         stamp = found["measured"]
         listed = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
         quick = ", at tiny sizes, which show nothing" * stamp["quick"]
-        machine = f"{engine_title(stamp['engine'])} with {stamp['cpus']} processors"
+        # one that was running before can only be DynamoDB Local
+        engine = "the embedded engine" if stamp["engine"] == "embedded" else "DynamoDB Local"
+        machine = f"{engine} with {stamp['cpus']} processors"
         names.setdefault(f"on {machine}{quick}: {listed}", []).append(name)
     if len(names) == 1:
         return f"Measured {next(iter(names))}.\n"
@@ -151,33 +145,23 @@ def make_tables(libraries: tuple[str, ...]) -> None:
 
 
 def _measured(name: str, setting: Setting) -> dict[str, Any]:
-    """Run a scenario in a process of its own; return what it found, or why there is nothing."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": table_of(OURS)}
-    # with this, each process would compile all modules anew, which an import in production does not
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "dev.bench.worker", name, json.dumps(setting), str(result)]
-        # In a session, and so a process group, of its own: all its children are killed with it, also after a timeout.
-        process = subprocess.Popen(command, env=env, start_new_session=True)
-        seconds = SCENARIO_SECONDS * (4 if setting.full else 1)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"not done within {seconds:g} s"}
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        if process.returncode or not result.exists():
-            return {"failed": f"its process ended with {process.returncode}: see above"}
-        return json.loads(result.read_text())
+    """Run a scenario; return what it found, or why there is nothing."""
+    try:
+        return _scenario(name).measure(setting)
+    except Exception as error:
+        traceback.print_exc()
+        return failure(error)
+
+
+def _scenario(name: str) -> Any:
+    return importlib.import_module(f"dev.bench.scenarios.{name}")
 
 
 def _tables(name: str, found: dict[str, Any]) -> list[Table]:
     """Return the tables of a scenario; if it failed, one with the reason."""
     if "failed" in found:
         return [Table(name, ["Failed"], [[found["failed"]]])]
-    return importlib.import_module(f"dev.bench.scenarios.{name}").tables(found)
+    return _scenario(name).tables(found)
 
 
 def failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
@@ -193,4 +177,5 @@ def failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    preload()
     sys.exit(main())

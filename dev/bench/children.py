@@ -6,6 +6,7 @@ parent and child must not share a connection. They talk through a pipe.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import traceback
@@ -34,8 +35,8 @@ def preload() -> None:
     loader = botocore.loaders.create_loader()
     botocore.session.create_loader = lambda *_: loader
     session = botocore.session.get_session()
-    session.create_client("dynamodb")
-    boto3.Session(botocore_session=session).resource("dynamodb")
+    session.create_client("dynamodb", region_name="us-east-1")
+    boto3.Session(region_name="us-east-1", botocore_session=session).resource("dynamodb")
 
 
 class Child(AbstractContextManager["Child"]):
@@ -57,6 +58,7 @@ class Child(AbstractContextManager["Child"]):
         body = (engine, function, theirs, arguments)
         self._process = _FORK.Process(target=_body, args=body, daemon=True)
         self._process.start()
+        self.pid = self._process.pid
         theirs.close()
 
     def __exit__(self, *_: object) -> None:
@@ -99,6 +101,8 @@ def _body(
 ) -> None:
     """Run a function in the child, and end the process."""
     pipe = Pipe(connection)
+    # libraries log a warning for each lock that is held or lost; the scenarios count these
+    logging.lastResort = logging.NullHandler()
     try:
         found = environment(engine)
         os.environ.clear()

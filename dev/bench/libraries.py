@@ -147,8 +147,9 @@ class Ours(Library):
     """
 
     def __init__(self, lease: float | None = None, **options: bool) -> None:
-        from pynamodb_mutex import Mutex
+        from pynamodb_mutex import LockItem, Mutex
 
+        LockItem.Meta.table_name = table_of(OURS)
         self._for_key = Mutex.for_key
         self._options: Any = options if lease is None else {"lease": lease, **options}
         if options:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from itertools import chain
 
 import boto3
@@ -11,11 +10,11 @@ from botocore.exceptions import ClientError
 from docutils.core import publish_doctree
 
 import dev.bench.__main__ as command
-from dev.bench import FAIR, FLOOR, HINTED, OURS, Setting, failure, table_of, turns
+from dev.bench import FAIR, FLOOR, HINTED, OURS, ROOT, Setting, failure, of_each, table_of, turns
 from dev.bench.libraries import Floor, Ours, keys_of
-from dev.bench.scenarios import cycle, row, start
+from dev.bench.scenarios import cycle, row, start, waiting
 from dev.bench.tables import as_rst, as_text, named, table
-from dev.bench.wire import ROOT, Counts, UnknownOperationError, units, wired
+from dev.bench.wire import Counts, price, wired
 from dev.faultproxy import fault_proxy
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import Engine, use
@@ -41,7 +40,7 @@ def git(*arguments):
     ],
 )
 def test_price_of_a_request(operation, body, wcu, rcu):
-    assert units(operation, body) == (wcu, rcu)
+    assert price(operation, body) == Counts(1, wcu, rcu)
 
 
 def test_wire_counts_and_delays_what_passes(embedded_engine):
@@ -54,21 +53,16 @@ def test_wire_counts_and_delays_what_passes(embedded_engine):
         with pytest.raises(ClientError):
             client.put_item(**item, ConditionExpression="attribute_exists(nothing)")
         client.get_item(**key)
-        assert wire.counted() == Counts({"PutItem": 2, "GetItem": 1}, 2, 0.5)
-        wire.set(0.2)
-        since = time.monotonic()
-        client.get_item(**key)
-        client.get_item(**key)
-        assert time.monotonic() - since >= 0.4
-        wire.set(0)
+        assert wire.counted() == Counts(3, 2, 0.5)
         # what has no price is not taken for free
         client.list_tables()
         with pytest.raises(ValueError, match="ListTables"):
             wire.counted()
         assert wire.counted().requests == 0
+    with wired(embedded_engine.endpoint_url, 0.2) as wire:
+        client = boto3.client("dynamodb")
+        assert wire.cost(lambda: client.get_item(**key), 2)["wall"] >= 0.2
         client.delete_table(TableName="priced")  # a worker may come back to this engine
-    with pytest.raises(UnknownOperationError):
-        units("DeleteBackup", {})
 
 
 def test_floor_sends_what_we_send(embedded_engine, monkeypatch):
@@ -111,7 +105,6 @@ def test_whoever_is_overtaken_is_counted():
 @pytest.mark.parametrize("scenario", [cycle, row, start])
 def test_library_that_fails_stops_no_other(embedded_engine, scenario, monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", table_of(OURS))
-    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", table_of(OURS))
     with use(embedded_engine):
         command.make_tables((FLOOR, OURS))
     names = (FLOOR, "no such", OURS)
@@ -127,9 +120,9 @@ def test_library_that_fails_stops_no_other(embedded_engine, scenario, monkeypatc
 
 def test_waiters_in_turn_of_a_library_that_fails(embedded_engine):
     run, why = turns.Run("no such", 2, 0.1), "ChildError: KeyError: 'no such'"
-    found = turns.measure([run], 0, 0, embedded_engine.endpoint_url)
-    assert list(command.failures(found)) == [("0", why)]
-    for each in turns.tables(found):
+    found = of_each([run], lambda run: turns.measure(run, 0, 0, embedded_engine.endpoint_url))
+    assert list(command.failures(found)) == [(str(run), why)]
+    for each in waiting.in_turn_tables([run._asdict() | found[run]]):
         assert [len(line) for line in each.rows] == [len(each.columns)]
         assert each.rows[0][:4] == ["no such", "2", "0.1", f"failed: {why}"]
 
@@ -206,9 +199,9 @@ def test_everything_runs(tmp_path):
 
     assert requests("cycle") == {FLOOR: [2, 2, 0], OURS: [2, 2, 0]}
     assert requests("row")[OURS] == [2, 2, 0]
-    handed_over = found["hand_over"]["libraries"][OURS].items()
-    lengths = {"short": 2, "long": 2, "waiting": 1, "newcomer": 1}
-    assert {kind: len(times) for kind, times in handed_over} == lengths
+    handed_over = found["hand_over"]["libraries"][OURS]
+    assert all(handed_over[kind] for kind in ("short", "long"))
+    assert [len(handed_over[kind]) for kind in ("waiting", "newcomer")] == [1, 1]
     waiting = found["waiting"]["libraries"]
     assert [list(each["waiters"]) for each in waiting.values()] == [["1", "8"]] * 2
     by_kind = [waiting[kind]["waiters"]["8"]["total"] for kind in (OURS, f"{OURS}, threads")]
@@ -223,7 +216,7 @@ def test_everything_runs(tmp_path):
     assert alone[1] > alone[4] >= 1
     assert found["threads"]["fairness"][OURS]["of"] > 0
     assert {run["lost"] for run in found["many"]["runs"]} == {0}
-    assert found["many"]["runs"][0]["operations"]
+    assert found["many"]["runs"][0]["requests"] > 0
     started = found["start"]["libraries"].items()
     assert {name: each["requests"] for name, each in started} == {FLOOR: 1, OURS: 2}
     assert found["memory"]["libraries"][OURS]["held"] > 0

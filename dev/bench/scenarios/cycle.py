@@ -6,7 +6,7 @@ that of the floor in the same round, so that a machine that is slow for a while 
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
@@ -19,34 +19,29 @@ FULL = {0: (25, 30), 5: (6, 15), 20: (5, 6)}
 """Number of rounds and of cycles in each block, by latency in ms."""
 QUICK = {0: (3, 5), 5: (2, 2), 20: (2, 1)}
 
+WARM = 5
+"""Cycles before each block that are not measured."""
+
 
 def measure(setting: Setting) -> dict[str, Any]:
-    with wired(setting.engine_url) as wire:
-        blocks = {
-            str(latency): in_turns(
-                setting.libraries,
-                rounds,
-                lambda name, _, at=latency, cycles=cycles: _block(
-                    name, wire, at / 1000, cycles, 2 if setting.quick else 10
-                ),
-            )
-            for latency, (rounds, cycles) in (QUICK if setting.quick else FULL).items()
-        }
+    blocks = {}
+    for latency, (rounds, cycles) in (QUICK if setting.quick else FULL).items():
+        with wired(setting.engine_url, latency / 1000) as wire:
+            block = partial(_block, wire, cycles)
+            blocks[str(latency)] = in_turns(setting.libraries, rounds, block)
     return {"libraries": {name: _summary(name, blocks) for name in setting.libraries}}
 
 
-def _block(name: str, wire: Wire, latency: float, cycles: int, warm: int) -> dict[str, float]:
-    wire.set(0)
+def _block(wire: Wire, cycles: int, name: str, _: int) -> dict[str, float]:
     library = made(name)
+
+    def cycle() -> None:
+        library.release(library.take("cycle"))
+
     try:
-        for _ in range(warm):
-            library.release(library.take("cycle"))
-        wire.set(latency)
-        cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(cycles):
-            library.release(library.take("cycle"))
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        return {"cpu": cpu / cycles, "wall": wall / cycles, **wire.counted().per(cycles)}
+        for _ in range(WARM):
+            cycle()
+        return wire.cost(cycle, cycles)
     finally:
         library.close()
 
@@ -60,17 +55,12 @@ def _summary(name: str, blocks: dict[str, dict[str, Any]]) -> dict[str, Any]:
         """Compare the CPU or wall time of blocks with that of the floor in the same rounds."""
         own, floor = blocks[latency][name], blocks[latency][FLOOR]
         ratios = [mine[what] / least[what] for mine, least in zip(own, floor, strict=True)]
-        low, _, high = quantiles(ratios, n=4)
-        return {
-            "ms": 1000 * median(each[what] for each in own),
-            "ratio": median(ratios),
-            "ratio_quartiles": [low, high],
-            "rounds": len(ratios),
-        }
+        low, middle, high = quantiles(ratios, n=4)
+        ms = 1000 * median(each[what] for each in own)
+        return {"ms": ms, "ratio": middle, "ratio_quartiles": [low, high], "rounds": len(ratios)}
 
-    first = blocks["0"][name][-1]
     return {
-        **{key: first[key] for key in ("requests", "wcu", "rcu", "operations")},
+        **{key: blocks["0"][name][-1][key] for key in ("requests", "wcu", "rcu")},
         "cpu": against("0", "cpu"),
         "wall": {latency: against(latency, "wall") for latency in blocks},
     }

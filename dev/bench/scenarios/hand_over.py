@@ -1,93 +1,59 @@
 """Scenario: how long a lock is idle after its release, or the death of its holder, until the next process holds it.
 
-Holder and waiter are processes of their own, several pairs at a time, each with a key of its own.
-Times are those of the monotonic clock, which all processes of the machine share.
+Holder and waiter are processes of their own.
 """
 
 from __future__ import annotations
 
-import random
 import time
+import uuid
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from typing import Any
 
-from dev.bench import DYNDB_MUTEX, FLOOR, LATENCY, OURS, Setting, of_each
-from dev.bench.children import Child, preload
+from dev.bench import DYNDB_MUTEX, FLOOR, LATENCY, Setting, of_each, turns
+from dev.bench.children import Child
 from dev.bench.tables import Column, Table, named, number, table
-from dev.bench.turns import now, take_turns
-from dev.bench.wire import Wire, wired
+from dev.bench.turns import Run, agents
+from dev.bench.wire import wired
 
 LATER = 3
 """Number of leases after the death of a holder until a newcomer asks for the lock, which has never seen its claim."""
 
+# The shortest time in seconds before a release for which a process waits, how much longer the longest is, and for how
+# many seconds the processes take turns.
+FULL = {"short": (0.1, 0.9, 30.0), "long": (5.0, 0.5, 60.0)}
+QUICK = {"short": (0.1, 0.2, 2.0), "long": (0.5, 0.1, 4.0)}
 
-# The shortest and the longest time in seconds before a release for which a process waits, and the number of rounds; with
-# other libraries, which take long, it is lower.
-FULL = {"short": (0.1, 1.0, 6, 2), "long": (5.0, 5.5, 2, 2)}
-QUICK = {"short": (0.1, 0.3, 1, 1), "long": (1.0, 1.1, 1, 1)}
-
-
-# pairs of processes, those whose holder is killed, and the lease of these
-PAIRS = 5, 4, 4.0
-QUICK_PAIRS = 2, 1, 1.0
+# the number of holders that are killed, and their lease
+DEAD = 4, 4.0
+QUICK_DEAD = 1, 1.0
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    preload()
-    lease = (QUICK_PAIRS if setting.quick else PAIRS)[2]
     names = [name for name in setting.libraries if name != FLOOR]
-    with wired(setting.engine_url, LATENCY) as wire:
-        found = of_each(names, lambda name: _of(name, wire, quick=setting.quick))
-    return {"libraries": found, "latency_ms": 1000 * LATENCY, "lease": lease}
+    return {
+        "libraries": of_each(names, partial(_of, setting)),
+        "latency_ms": 1000 * LATENCY,
+        "lease": (QUICK_DEAD if setting.quick else DEAD)[1],
+    }
 
 
-def _of(name: str, wire: Wire, *, quick: bool) -> dict[str, Any]:
-    count, dead, lease = QUICK_PAIRS if quick else PAIRS
-    waits = name != DYNDB_MUTEX  # which never does
+def _of(setting: Setting, name: str) -> dict[str, Any]:
     times: dict[str, Any] = dict.fromkeys(("short", "long", "waiting"))
-    with ExitStack() as stack:
-
-        def pairs(kind: str, count: int, lease: float | None = None) -> list[tuple[Child, Child]]:
-            children = []
-            for place in range(2 * count):
-                agent = partial(take_turns, lease=lease)
-                child = Child(wire.engine, agent, name, f"{kind}-{place // 2}")
-                children.append(stack.enter_context(child))
-            for child in children:
-                child.hear()
-            return list(zip(children[::2], children[1::2], strict=True))
-
-        if waits:
-            waiting = pairs("pair", count)
-            for kind, (low, high, often, fewer) in (QUICK if quick else FULL).items():
-                rounds = often if name == OURS else fewer
-                times[kind] = [
-                    each for _ in range(rounds) for each in _handed_over(waiting, low, high)
-                ]
-        awaited, deserted = pairs("awaited", waits * dead, lease), pairs("deserted", dead, lease)
+    waits = name != DYNDB_MUTEX  # which never does
+    if waits:
+        for kind, (section, vary, seconds) in (QUICK if setting.quick else FULL).items():
+            run = Run(name, 1, section, vary)
+            times[kind] = turns.measure(run, 0.0, seconds, setting.engine_url)["idle"]
+    count, lease = QUICK_DEAD if setting.quick else DEAD
+    with wired(setting.engine_url, LATENCY) as wire, ExitStack() as stack:
+        awaited, deserted = (
+            [agents(stack, wire.engine, 2, name, uuid.uuid4().hex, lease=lease) for _ in range(n)]
+            for n in (waits * count, count)
+        )
         return times | _of_the_dead(awaited, deserted, lease)
-
-
-def _handed_over(pairs: list[tuple[Child, Child]], low: float, high: float) -> list[float]:
-    """Let each holder release after a random time; return the seconds from each release to the next acquisition."""
-    for holder, _ in pairs:
-        holder.send(None)
-    for holder, waiter in pairs:
-        holder.hear()
-        waiter.send(None)
-    begun = time.monotonic()
-    for wait, place in sorted((random.uniform(low, high), place) for place in range(len(pairs))):
-        time.sleep(max(0.0, begun + wait - time.monotonic()))
-        pairs[place][0].send(None)
-    found = []
-    for holder, waiter in pairs:
-        (released,), (taken, *_) = holder.hear(), waiter.hear()
-        found.append(taken - released)
-        waiter.send(None)
-        waiter.hear()
-    return found
 
 
 def _of_the_dead(
@@ -102,12 +68,12 @@ def _of_the_dead(
     time.sleep(lease / 4)  # until then all waiters have seen that the lock is held
     killed = []
     for holder, _ in awaited + deserted:
-        killed.append(now())
+        killed.append(time.monotonic())
         holder.kill()
     time.sleep(LATER * lease)
     came = []
     for _, waiter in deserted:
-        came.append(now())
+        came.append(time.monotonic())
         waiter.send(None)
     waiting = [waiter.hear()[0] - at for (_, waiter), at in zip(awaited, killed, strict=False)]
     newcomer = [waiter.hear()[0] - at for (_, waiter), at in zip(deserted, came, strict=True)]

@@ -1,6 +1,6 @@
 """Scenario: one process holds many locks and renews them: how many it loses, and what the renewals cost.
 
-Each run is a process with a proxy of its own; small runs are measured at the same time.
+Each run is a process with a proxy of its own.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from dev.bench import OURS, PYTHON_CLIENT, Setting, failure
-from dev.bench.children import Child, preload
+from dev.bench import OURS, PYTHON_CLIENT, Setting, of_each
+from dev.bench.children import Child
 from dev.bench.libraries import made
 from dev.bench.tables import Table, table
-from dev.bench.wire import Wire, wired
+from dev.bench.wire import wired
 
 TAKERS = 32
 """Number of threads that acquire the locks."""
@@ -33,13 +32,9 @@ class Run(NamedTuple):
 
 
 FULL = [
-    [Run(OURS, locks, latency) for locks in (10, 100) for latency in (5, 20)],
-    [Run(OURS, 1000, latency) for latency in (5, 20)],
-    [Run(OURS, 5000, 5)],
-    [Run(OURS, 5000, 20)],
-    [Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)],
+    *(Run(OURS, locks, latency) for locks in (10, 100, 1000, 5000) for latency in (5, 20)),
+    *(Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)),
 ]
-"""Runs, in groups that are measured at the same time."""
 
 SETTLE = 5.0
 """Seconds from the last acquisition to the beginning of the measurement.
@@ -50,37 +45,27 @@ so that a lock that is not renewed is lost. In a quick run each lock is renewed 
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    groups, seconds = ([[Run(OURS, 10, 5)]], 6.0) if setting.quick else (FULL, 30.0)
-    preload()
-    found = []
-    for group in groups:
-        runs = [run for run in group if run.library in setting.libraries]
-        if runs:
-            found += _group(runs, setting.engine_url, seconds)
-    return {"runs": found, "held_s": SETTLE + seconds, "counted_s": seconds}
+    runs, seconds = ([Run(OURS, 10, 5)], 6.0) if setting.quick else (FULL, 30.0)
+    runs = [run for run in runs if run.library in setting.libraries]
+    found = of_each(runs, lambda run: _run(run, setting.engine_url, seconds))
+    return {
+        "runs": [run._asdict() | each for run, each in found.items()],
+        "held_s": SETTLE + seconds,
+        "counted_s": seconds,
+    }
 
 
-def _group(runs: list[Run], engine_url: str, seconds: float) -> list[dict[str, Any]]:
-    with ExitStack() as stack:
-        wires = [stack.enter_context(wired(engine_url, run.latency / 1000)) for run in runs]
-        children = [
-            stack.enter_context(Child(wire.engine, _hold, *run, seconds))
-            for wire, run in zip(wires, runs, strict=True)
-        ]
-
-        def of(run: Run, wire: Wire, child: Child) -> dict[str, Any]:
-            try:
-                child.hear()
-                time.sleep(SETTLE)
-                wire.counted()
-                child.send(None)
-                measured = child.hear()
-                return run._asdict() | measured | wire.counted().per(measured["wall"])
-            except Exception as error:
-                return run._asdict() | failure(error)
-
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(of, runs, wires, children))
+def _run(run: Run, engine_url: str, seconds: float) -> dict[str, Any]:
+    with (
+        wired(engine_url, run.latency / 1000) as wire,
+        Child(wire.engine, _hold, *run, seconds) as child,
+    ):
+        child.hear()
+        time.sleep(SETTLE)
+        wire.counted()
+        child.send(None)
+        measured = child.hear()
+        return measured | wire.counted().per(measured["wall"])
 
 
 def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:

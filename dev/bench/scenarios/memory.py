@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dev.bench import OURS, PYTHON_CLIENT, Setting, of_each
-from dev.bench.children import Child, preload
+from dev.bench.children import Child
 from dev.bench.libraries import Library, made
 from dev.bench.tables import Table, named, table
 from dev.bench.wire import wired
@@ -28,7 +28,6 @@ QUICK = 50, 10, 0.5
 
 def measure(setting: Setting) -> dict[str, Any]:
     held, waiting, settle = QUICK if setting.quick else FULL
-    preload()
     with wired(setting.engine_url) as wire:
 
         def asked(function: Callable[..., float], *arguments: Any) -> float:

@@ -6,14 +6,14 @@ the row. The floor is boto3 without any lock.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
 import boto3
 
-from dev.bench import FLOOR, LATENCY, OURS, Setting, in_turns
+from dev.bench import FLOOR, LATENCY, OURS, Setting, in_turns, median_ratio
 from dev.bench.libraries import Library, made
 from dev.bench.tables import Table, named, table, times
 from dev.bench.wire import Wire, wired
@@ -27,7 +27,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     names = [UNLOCKED, *(name for name in setting.libraries if name != FLOOR)]
     with wired(setting.engine_url, LATENCY) as wire:
         rows = boto3.resource("dynamodb").Table(TABLE)
-        blocks = in_turns(names, rounds, lambda name, _: _block(name, rows, wire, turns))
+        blocks = in_turns(names, rounds, partial(_block, rows, wire, turns))
     return {
         "libraries": {
             name: found if "failed" in found else _summary(found, blocks[UNLOCKED])
@@ -75,29 +75,23 @@ def _theirs(pk: str, library: Library | None, rows: Any) -> Callable[[], None]:
     return work if library is None else locked
 
 
-def _block(name: str, rows: Any, wire: Wire, turns: int) -> dict[str, Any]:
+def _block(rows: Any, wire: Wire, turns: int, name: str, _: int) -> dict[str, float]:
     rows.put_item(Item={"pk": name, "balance": 100})
     library = None if name == UNLOCKED else made(name)
     try:
         turn = _ours(name) if name == OURS else _theirs(name, library, rows)
         turn()  # opens the connection
-        wire.counted()
-        wall = time.perf_counter()
-        for _ in range(turns):
-            turn()
-        wall = time.perf_counter() - wall
-        return {"wall": wall / turns, **wire.counted().per(turns)}
+        return wire.cost(turn, turns)
     finally:
         if library is not None:
             library.close()
 
 
-def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:
-    ratios = [mine["wall"] / least["wall"] for mine, least in zip(own, floor, strict=True)]
+def _summary(own: list[dict[str, float]], floor: list[dict[str, float]]) -> dict[str, float]:
     return {
-        **{key: own[-1][key] for key in ("requests", "wcu", "rcu", "operations")},
+        **{key: own[-1][key] for key in ("requests", "wcu", "rcu")},
         "ms": 1000 * median(each["wall"] for each in own),
-        "ratio": median(ratios),
+        "ratio": median_ratio(own, floor, "wall"),
     }
 
 

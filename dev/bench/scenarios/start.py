@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -16,8 +18,10 @@ from dev.bench import (
     LATENCY,
     OURS,
     PYTHON_CLIENT,
+    ROOT,
     Setting,
     in_turns,
+    median_ratio,
 )
 from dev.bench.tables import Table, named, table, times
 from dev.bench.wire import Wire, wired
@@ -46,7 +50,7 @@ _BEGIN = """
 import os, time
 from dev.bench.libraries import made
 assert made({name!r}).take({key!r}) is not None
-print(time.clock_gettime(time.CLOCK_MONOTONIC), flush=True)
+print(time.monotonic(), flush=True)
 os._exit(0)
 """
 
@@ -54,9 +58,7 @@ os._exit(0)
 def measure(setting: Setting) -> dict[str, Any]:
     processes = QUICK if setting.quick else FULL
     with wired(setting.engine_url, LATENCY) as wire:
-        found = in_turns(
-            setting.libraries, 1 + processes, lambda name, turn: _begun(name, f"start-{turn}", wire)
-        )
+        found = in_turns(setting.libraries, 1 + processes, partial(_started, wire))
     return {
         "libraries": {
             name: each if "failed" in each else _summary(each[1:], found[FLOOR][1:])
@@ -67,38 +69,39 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _told(code: str) -> Any:
+def _ran(code: str) -> Any:
     """Run a program in a process of its own, and return the JSON that it prints."""
+    # an import in production does not compile all modules anew
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["it ended without a word"])[-1])
     return json.loads(done.stdout)
 
 
-def _begun(name: str, key: str, wire: Wire) -> dict[str, Any]:
+def _started(wire: Wire, name: str, turn: int) -> dict[str, Any]:
     """Measure an import, and the time from the start of a process to its first lock, and its requests."""
     seconds = modules = None
     if name in IMPORTS:
         there, added = IMPORTS[name]
-        seconds, modules = _told(_IMPORT.format(there=there, added=added))
+        seconds, modules = _ran(_IMPORT.format(there=there, added=added))
     wire.counted()
-    since = time.clock_gettime(time.CLOCK_MONOTONIC)
-    held = _told(_BEGIN.format(name=name, key=key))
-    return {
-        "import": seconds, "modules": modules, "cold": held - since, "requests": wire.counted().requests,
-    }  # fmt: skip
+    since = time.monotonic()
+    cold = _ran(_BEGIN.format(name=name, key=f"start-{turn}")) - since
+    requests = wire.counted().requests
+    return {"import": seconds, "modules": modules, "cold": cold, "requests": requests}
 
 
-def _summary(begins: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:
-    ratios = [own["cold"] / least["cold"] for own, least in zip(begins, floor, strict=True)]
-    last = begins[-1]
+def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:
+    last = own[-1]
     return {
-        "import_ms": last["import"] and 1000 * median(each["import"] for each in begins),
+        "import_ms": last["import"] and 1000 * median(each["import"] for each in own),
         "modules": last["modules"],
-        "cold_ms": 1000 * median(each["cold"] for each in begins),
-        "ratio": median(ratios),
+        "cold_ms": 1000 * median(each["cold"] for each in own),
+        "ratio": median_ratio(own, floor, "cold"),
         "requests": last["requests"],
     }
 

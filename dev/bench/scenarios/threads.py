@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from dev.bench import LATENCY, OURS, WAITERS, Setting, of_each
-from dev.bench.children import Child, preload
+from dev.bench.children import Child
 from dev.bench.libraries import made
 from dev.bench.tables import Table, named, table
 from dev.bench.wire import Counts, Wire, wired
@@ -43,7 +43,6 @@ QUICK = Sizes([1, 4], competing=4, seconds=1.0, fairness=2.0)
 
 def measure(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
-    preload()
     names = [OURS, *setting.those(*WAITERS)]
     alone = []
     with wired(setting.engine_url, LATENCY) as wire:

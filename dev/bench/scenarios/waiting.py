@@ -1,24 +1,23 @@
 """Scenario: one process holds the lock and others wait: how many requests they send, and which gets it next.
 
 Each waiter is a process of its own or, with this library, also a thread of one process. Requests are counted in the
-steady state. Each number of waiters has a key and a proxy of its own, so that small numbers are measured at the same
-time. In what order waiters hold the lock in turn is measured by `turns`.
+steady state. In what order waiters hold the lock in turn is measured by `turns`.
 """
 
 from __future__ import annotations
 
-import os
-import threading
+import math
 import time
+import uuid
+from collections import Counter
 from contextlib import ExitStack
+from statistics import median
 from typing import Any, NamedTuple
 
 from dev.bench import FAIR, HINTED, LATENCY, OURS, WAITERS, Setting, of_each, turns
-from dev.bench.children import Child, preload
-from dev.bench.libraries import made
-from dev.bench.tables import Table, table
-from dev.bench.turns import Run
-from dev.bench.wire import Wire, wired
+from dev.bench.tables import Column, Table, number, table
+from dev.bench.turns import Run, agents
+from dev.bench.wire import wired
 
 THREADS = f"{OURS}, threads"
 """Name of the runs of this library in which the waiters are threads of one process."""
@@ -28,19 +27,19 @@ class Sizes(NamedTuple):
     """Sizes of the scenario.
 
     Attributes:
-        ours: Numbers of waiters with this library, in groups that are measured at the same time.
+        ours: Numbers of waiters with this library.
         others: The same for other libraries, and for threads.
         settle: Seconds until the steady state.
         count: Seconds of the steady state that are measured: two periods of the library with the longest one.
-        turns: Runs in which the waiters hold the lock in turn, in groups that are measured at the same time.
+        turns: Runs in which the waiters hold the lock in turn.
         turns_count: Seconds of each of these runs, at least.
     """
 
-    ours: list[list[int]]
-    others: list[list[int]]
+    ours: list[int]
+    others: list[int]
     settle: float
     count: float
-    turns: list[list[Run]]
+    turns: list[Run]
     turns_count: float
 
 
@@ -48,94 +47,59 @@ def _fair_and_not(section: float, *waiters: int) -> list[Run]:
     return [Run(name, count, section) for count in waiters for name in (HINTED, FAIR, OURS)]
 
 
-_OTHERS = [Run(name, 8, 1.0) for name in WAITERS]
-# 64 processes need the whole machine, and so do short sections
-_LARGE = [[run] for run in _fair_and_not(1.0, 64)]
-_SOME_TURNS = [
-    *([run] for run in _fair_and_not(0.02, 2, 8)), _fair_and_not(0.2, 2), _fair_and_not(0.2, 8), _fair_and_not(1.0, 2, 8) + _OTHERS, *_LARGE,
-]  # fmt: skip
-_ALL_TURNS = [
-    *([run] for section in (0.02, 0.2) for run in _fair_and_not(section, 2, 8, 16, 64)),
-    _fair_and_not(1.0, 2, 8, 16) + _OTHERS, *_LARGE,
-    _fair_and_not(5.0, 2, 8, 16), *([run] for run in _fair_and_not(5.0, 64)),
-]  # fmt: skip
-
-USUAL = Sizes(
-    [[1, 2, 4, 8, 16], [32], [64]], [[1, 4, 16], [64]], settle=4.0, count=10.0,
-    turns=_SOME_TURNS, turns_count=15.0,
+FULL = Sizes(
+    [1, 2, 4, 8, 16, 32, 64], [1, 4, 16, 64], settle=4.0, count=10.0,
+    turns=[
+        *_fair_and_not(0.02, 2, 8), *_fair_and_not(0.2, 2, 8), *_fair_and_not(1.0, 2, 8, 64),
+        *(Run(name, 8, 1.0) for name in WAITERS),
+    ],
+    turns_count=15.0,
 )  # fmt: skip
-FULL = USUAL._replace(turns=_ALL_TURNS)
-QUICK = Sizes(
-    [[1, 8]], [[1, 8]], settle=1.0, count=2.0, turns=[_fair_and_not(0.05, 2)], turns_count=2.0
-)
+QUICK = Sizes([1, 8], [1, 8], settle=1.0, count=2.0, turns=_fair_and_not(0.05, 2), turns_count=2.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL if setting.full else USUAL
-    preload()
+    sizes = QUICK if setting.quick else FULL
 
-    def of(name: str) -> dict[str, Any]:
-        groups = sizes.ours if name == OURS else sizes.others
-        found = [_group(name, group, setting.engine_url, sizes) for group in groups]
-        return {"waiters": {count: each for group in found for count, each in group.items()}}
+    def steady(name: str) -> dict[str, Any]:
+        waiters = sizes.ours if name == OURS else sizes.others
+        return {"waiters": {str(n): _steady(name, n, setting.engine_url, sizes) for n in waiters}}
 
-    in_turn: list[dict[str, Any]] = []
-    found = of_each((OURS, THREADS, *setting.those(*WAITERS)), of)
-    for group in sizes.turns:
-        runs = [run for run in group if run.library in {FAIR, HINTED, *setting.libraries}]
+    def in_turn(run: Run) -> dict[str, Any]:
         # so long that each waiter has a turn, and that there are 30 turns at least
-        least = max(max(run.waiters + 2, 30) * run.section for run in runs)
-        count = max(sizes.turns_count, least)
-        in_turn += turns.measure(runs, sizes.settle, count, setting.engine_url)
+        seconds = max(sizes.turns_count, max(run.waiters + 2, 30) * run.section)
+        found = turns.measure(run, sizes.settle, seconds, setting.engine_url)
+        idle = found["idle"]
+        p99 = idle[math.ceil(0.99 * len(idle)) - 1]
+        return found | {"idle": {"median": median(idle), "p99": p99}}
+
+    runs = [run for run in sizes.turns if run.library in {FAIR, HINTED, *setting.libraries}]
     return {
-        "libraries": found, "in_turn": in_turn, "latency_ms": 1000 * LATENCY,
+        "libraries": of_each((OURS, THREADS, *setting.those(*WAITERS)), steady),
+        "in_turn": [run._asdict() | found for run, found in of_each(runs, in_turn).items()],
+        "latency_ms": 1000 * LATENCY,
         "counted_s": sizes.count,
-    }  # fmt: skip
-
-
-def _group(name: str, group: list[int], engine_url: str, sizes: Sizes) -> dict[str, Any]:
-    library = OURS if name == THREADS else name
-    with ExitStack() as stack:
-        wires = [stack.enter_context(wired(engine_url, LATENCY)) for _ in group]
-
-        def child(wire: Wire, function: Any, *arguments: Any) -> Child:
-            return stack.enter_context(Child(wire.engine, function, library, *arguments))
-
-        children = []
-        for wire, count in zip(wires, group, strict=True):
-            key = f"{name}-{count}"
-            holder = child(wire, turns.take_turns, key)
-            holder.hear()
-            holder.send(None)
-            holder.hear()
-            processes, threads = (1, count) if name == THREADS else (count, 1)
-            waiters = [child(wire, _wait, key, threads) for _ in range(processes)]
-            for waiter in waiters:
-                waiter.hear()
-            children += waiters
-        for waiter in children:
-            waiter.send(None)
-        time.sleep(sizes.settle)
-        for wire in wires:
-            wire.counted()
-        since = time.monotonic()
-        time.sleep(sizes.count)
-        minutes = (time.monotonic() - since) / 60
-        found = [wire.counted() for wire in wires]
-    return {
-        str(count): counts.per(count * minutes) | {"total": counts.requests / minutes}
-        for count, counts in zip(group, found, strict=True)
     }
 
 
-def _wait(pipe: Any, name: str, key: str, threads: int) -> None:
-    library = made(name)
-    library.release(library.take(f"{key}-own-{os.getpid()}"))  # opens the connection
-    pipe.say(None)
-    pipe.wait()
-    for _ in range(threads):
-        threading.Thread(target=library.take, args=(key,), daemon=True).start()
-    threading.Event().wait()
+def _steady(name: str, waiters: int, engine_url: str, sizes: Sizes) -> dict[str, Any]:
+    """Count the requests while one holds a lock and others wait for it."""
+    library, key = OURS if name == THREADS else name, uuid.uuid4().hex
+    processes, threads = (1, waiters) if name == THREADS else (waiters, 1)
+    with ExitStack() as stack:
+        wire = stack.enter_context(wired(engine_url, LATENCY))
+        (holder,) = agents(stack, wire.engine, 1, library, key)
+        holder.send(None)
+        holder.hear()
+        for waiter in agents(stack, wire.engine, processes, library, key, threads=threads):
+            waiter.send(None)
+        time.sleep(sizes.settle)
+        wire.counted()
+        since = time.monotonic()
+        time.sleep(sizes.count)
+        minutes = (time.monotonic() - since) / 60
+        counts = wire.counted()
+    return counts.per(waiters * minutes) | {"total": counts.requests / minutes}
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
@@ -155,5 +119,58 @@ def tables(found: dict[str, Any]) -> list[Table]:
             f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
             " state, the holder's renewals with them. Each waiter is a process, or a thread of one process.",
         ),
-        *turns.tables(found["in_turn"]),
+        *in_turn_tables(found["in_turn"]),
+    ]  # fmt: skip
+
+
+def in_turn_tables(runs: list[dict[str, Any]]) -> list[Table]:
+    """Return two tables: the order and the times of the acquisitions, and their cost."""
+    runs = sorted(runs, key=lambda run: (run["section"], run["waiters"]))
+    start = ["Library", "Waiters", "Section, s"]
+    rows = [([run["library"], str(run["waiters"]), f"{run['section']:g}"], run) for run in runs]
+    heads = [
+        ("Requests each, a minute", "WCU each", "RCU each"), ("Requests an acquisition", "WCU", "RCU"),
+    ]  # fmt: skip
+    costs: list[Column] = [
+        (head, lambda run, per=per, what=what: number(run[per][what]))
+        for per, those in zip(("each_minute", "each_take"), heads, strict=True)
+        for head, what in zip(those, ("requests", "wcu", "rcu"), strict=True)
+    ]
+    measured = [run for run in runs if "failed" not in run]
+    raised: Counter[str] = Counter()
+    for run in measured:
+        raised[run["library"]] += run["errors"]
+    errors = "".join(
+        f" {name} raised {count:,} errors while it waited, and was called again."
+        for name, count in raised.items()
+        if count
+    )
+    loads, counted, row_bytes = (
+        [run[what] for run in measured if run[what] is not None] or [0]
+        for what in ("load", "counted_s", "row_bytes")
+    )
+    return [
+        table(
+            "One holds the lock, others wait, in turn: the order", start,
+            [
+                ("Acquisitions", lambda run: str(run["takes"])),
+                ("Inversions", lambda run: f"{run['inversions']:,}"),
+                ("Idle: median, s", lambda run: number(run["idle"]["median"])),
+                ("p99, s", lambda run: number(run["idle"]["p99"])), ("Longest wait, s", "longest_wait"),
+            ],
+            rows,
+            "Each waiter is a process; whoever has released the lock waits again when the next one holds it."
+            " An inversion is a waiter overtaken in one acquisition: of fair waiters in the order in which"
+            " DynamoDB applied their joins, of others in that in which they began to wait. Idle is the lock from"
+            " the end of a release to the end of the next acquisition. p99 of fewer than 100 is the longest."
+            " A wait that had not ended counts too, and none could be longer than the run."
+            f"{errors} Other programs used the processors too: the load average before a run, which has the"
+            f" run before it in it, was {min(loads):.1f} to {max(loads):.1f}.",
+        ),
+        table(
+            "One holds the lock, others wait, in turn: the cost", start, costs, rows,
+            f"Default settings, {1000 * LATENCY:g} ms, all requests of holder and waiters, counted for"
+            f" {min(counted):g} to {max(counted):g} s. A row of fair waiters grows with their number, and so do"
+            f" its units: it had {max(row_bytes):,.0f} bytes at most here.",
+        ),
     ]  # fmt: skip

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         old.unlink()
     Run(options, folder)()
     events = read(folder)
-    wrong = problems(events, options.lease)
+    wrong = problems(events)
     print("\n".join([f"seed {options.seed}, {options.engine}", *figures(events), *wrong]))
     if not judged([folder]) or wrong:
         print(f"FAILED: the history is in {folder}")

@@ -64,16 +64,6 @@ class FaultInjector:
             if any(client.working for client in self._clients):
                 chance.choice(deeds)()
 
-    def last_kill(self) -> None:
-        """Kill a client that holds a lock, for good, so that the others must take the lock of a dead holder."""
-        until = time.monotonic() + 5
-        while time.monotonic() < until:
-            client = self._holder()
-            if client is not None:
-                self._record("kill", client=client.name, killed=client.proc, last=True)
-                client.kill()
-                return
-
     # -- choice of a client ------------------------------------------------------------------------
 
     def _holder(self) -> Client | None:
@@ -126,7 +116,7 @@ class FaultInjector:
     def _kill(self) -> None:
         """Kill a client, and start another in its place."""
         client = self._victim()
-        self._record("kill", client=client.name, killed=client.proc, last=False)
+        self._record("kill", client=client.name, killed=client.proc)
         client.kill()
         client.start()
 

@@ -61,7 +61,7 @@ def trouble(seed: int, lease: float, rate: float) -> Fault:
     def meet(exchange: Exchange) -> None:
         fault = chance.choice(kinds) if chance.random() < rate else net.pass_on()
         is_write = exchange.kind == "update" or exchange.op in {"PutItem", "TransactWriteItems"}
-        if is_write and b"control-" not in exchange.raw:
+        if is_write:
             # A write that comes late or twice is what guards are for; few requests are one.
             fault = chance.choice([*kinds, *[repeat] * 12]) if chance.random() < 4 * rate else fault
         if exchange.proxy.partitioned:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dev.chaos.history import SECOND, Event
+from dev.chaos.history import Event
 from dev.chaos.sections import KEYS, ROWS
-
-SLACK = 3.0
-"""Seconds that are allowed in addition for polling and for a busy machine."""
 
 DEEDS = ("stop_client", "stand_still", "step_wall", "kill", "cut_off", "fork", "force", "reap")
 
@@ -32,39 +29,9 @@ def unserved(events: list[Event]) -> set[str]:
     return waiting
 
 
-def takeovers(events: list[Event]) -> Iterator[tuple[float, bool]]:
-    """Yield for each lock of a killed holder the seconds until the next had it, who had waited since before the kill.
-
-    And whether that was the last kill, after which there are no faults.
-    """
-    holders: dict[str, str] = {}
-    dead: dict[str, Event] = {}
-    called: dict[str, Event] = {}
-    for event in events:
-        op, phase, proc = event["op"], event.get("phase"), event["proc"]
-        if op == "acquire" and phase == "invoke":
-            called[proc] = event
-        elif op == "acquire" and phase == "ok":
-            for key in event["locks"]:
-                kill = dead.pop(key, None)
-                # a waiter for several keys may have waited for another of them
-                if kill and called[proc]["t"] < kill["t"] and len(called[proc]["names"]) == 1:
-                    yield (event["t"] - kill["t"]) / SECOND, kill["last"]
-                holders[key] = proc
-        elif op == "release" and phase == "invoke":
-            holders = {key: holder for key, holder in holders.items() if holder != proc}
-        elif op == "kill":
-            mine = event["killed"] + "t"
-            dead |= {key: event for key, holder in holders.items() if holder.startswith(mine)}
-
-
-def problems(events: list[Event], lease: float) -> list[str]:
+def problems(events: list[Event]) -> list[str]:
     """Return what is wrong in a history, for people; Porcupine judges the rest."""
     found = [f"{each} was not served in the quiet at the end" for each in sorted(unserved(events))]
-    bound = 1.01 * lease + 2.5 + SLACK
-    for seconds, last in takeovers(events):
-        if last and seconds > bound:
-            found.append(f"a dead holder's lock was taken {seconds:.1f} s after the kill")
     for event in events:
         if event["op"] in {"hung", "died"}:
             found.append(f"{event['client']} {event['op']}")
@@ -85,19 +52,6 @@ def figures(events: list[Event]) -> list[str]:
     lines.append(_counts("errors", (event["error"] for event in events if "typed" in event)))
     lines.append(_counts("requests with faults", (e["fault"] for e in events if e.get("fault"))))
     lines.append(_counts("injector", (event["op"] for event in events if event["op"] in DEEDS)))
-    times = sorted(seconds for seconds, _ in takeovers(events))
-    if times:
-        lines.append(
-            f"killed holders' locks: taken after {times[0]:.1f} to {times[-1]:.1f} s ({len(times)})"
-        )
-    written = [
-        (name, read)
-        for event in events
-        if event["op"] == "control" and event["phase"] == "ok"
-        for name, read in event["read"].items()
-    ]
-    lost = len(written) - len(set(written))
-    lines.append(f"unguarded controls: {lost} of {len(written)} updates lost")
     return lines
 
 

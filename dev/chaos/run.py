@@ -65,7 +65,6 @@ class Run:
         made.row.create_table(wait=True)
         for name in (*KEYS, *ROWS):
             made.plain(name).save()
-            made.plain(f"control-{name}").save()
         self.record("init", lease=options.lease)
         with ExitStack() as stack:
             wire_record = stack.enter_context(closing(Recorder(self.folder / "wire.jsonl", "wire")))
@@ -111,7 +110,6 @@ class Run:
         for place, client in enumerate(self.clients):
             client.wire.always(trouble(options.seed * 100 + place, options.lease, options.faults))
         injector.inject(ends)
-        injector.last_kill()
         for client in self.clients:
             client.wire.clear()
 

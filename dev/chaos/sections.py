@@ -1,7 +1,6 @@
 """The critical sections of a worker: acquire, read, write and release, one class for each way of locking; and their tables.
 
-Each lock has a row of the same name, which its holder writes under its guard, and a control, which the holder writes
-without one. What the controls lose shows that the faults would do harm.
+Each lock has a row of the same name, which its holder writes under its guard.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Tables(NamedTuple):
     Attributes:
         locks: Model of the lock table.
         row: Model of rows that carry their lock.
-        plain: Model of the same table without lock attributes, for rows that a Mutex guards and for controls.
+        plain: Model of the same table without lock attributes, for rows that a Mutex guards.
     """
 
     locks: type[LockItem]
@@ -99,7 +98,6 @@ class Section:
         names: Names of the rows that are locked.
         locks: Token and fencing token of each lock that was acquired, by name.
         rows: The rows as they were read, by name.
-        controls: The unguarded controls as they were read, by name of the row.
     """
 
     def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
@@ -107,7 +105,6 @@ class Section:
         self.options = {"poll": (0.02, 0.2), **options}
         self.locks: dict[str, dict[str, Any]] = {}
         self.rows: dict[str, Any] = {}
-        self.controls: dict[str, Any] = {}
 
     def acquire(self) -> bool:
         """Acquire the locks; return whether that succeeded within the timeout."""
@@ -128,21 +125,11 @@ class Section:
         return {self.names[0]: self.lock}
 
     def read(self) -> None:
-        """Read the rows, and their controls."""
-        plain = self.tables.plain
-        self.controls = {
-            name: plain.get(f"control-{name}", consistent_read=True) for name in self.names
-        }
+        """Read the rows."""
+        raise NotImplementedError
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         raise NotImplementedError
-
-    def write_controls(self, values: dict[str, str]) -> None:
-        """Write the controls without a guard, as a program that trusts the lock alone would."""
-        for name, value in values.items():
-            self.controls[name].last = value
-            self.controls[name].ticks += 1
-            self.controls[name].save()
 
     def changes(self, name: str, value: str) -> list[Any]:
         """Return the changes of a guarded write to a row, as update actions."""
@@ -166,7 +153,6 @@ class KeysSection(Section):
 
     def read(self) -> None:
         self.rows = {name: self.tables.plain.get(name, consistent_read=True) for name in self.names}
-        super().read()
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         with self.lock.transaction() as transaction:
@@ -211,7 +197,6 @@ class RowSection(Section):
 
     def read(self) -> None:
         self.rows = {self.names[0]: self.lock.row}
-        super().read()
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         ((name, value),) = values.items()
@@ -242,7 +227,6 @@ class ManySection(Section):
     def read(self) -> None:
         rows = self.lock._rows_of(self.lock._current("rows"))
         self.rows = dict(zip(self.names, rows, strict=True))
-        super().read()
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
         with self.lock.transaction(unlock=chance.random() < 1 / 3) as transaction:

@@ -138,14 +138,11 @@ class Worker:
             if chance.random() < 1 / 8 and not self._call("renew", section.lock.renew, **call):
                 return
             values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
-            for op, rows, write in (
-                ("control", section.controls, section.write_controls),
-                ("write", section.rows, partial(section.write, chance=chance)),
-            ):
-                seen = {name: row.state() for name, row in rows.items()}
-                left = {name: f"{values[name]}/{row.ticks + 1}" for name, row in rows.items()}
-                if not self._call(op, partial(write, values), values=left, read=seen, **call):
-                    return
+            rows, write = section.rows, partial(section.write, values, chance)
+            seen = {name: row.state() for name, row in rows.items()}
+            left = {name: f"{values[name]}/{row.ticks + 1}" for name, row in rows.items()}
+            if not self._call("write", write, values=left, read=seen, **call):
+                return
             if not section.lock.held:
                 return
 

@@ -12,7 +12,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from dev.chaos import __main__ as command
 from dev.chaos.history import SECOND, Recorder, read
-from dev.chaos.report import figures, problems, takeovers
+from dev.chaos.report import figures, problems
 from dev.chaos.sections import KEYS, ROWS
 from dev.chaos.shim import Clock, build
 from dev.faultproxy import deny
@@ -152,17 +152,12 @@ def test_without_go_nothing_is_judged(tmp_path, monkeypatch, capsys):
 def test_report():
     served = [*KEYS, *ROWS, "c1.0t0"]
     history = History().add("start", "c0.0t0").add("start", "c1.0t0").acquires("c0.0t0", "a", 1)
-    history.add("acquire", "c1.0t0", phase="invoke", names=["m0"])
-    history.add("kill", "run", client="c0", killed="c0.0", last=True)
-    history.add("acquire", "c1.0t0", phase="ok", locks={"m0": {}}, step=8.0).add("quiet", "run")
-    assert list(takeovers(history.events)) == [(8.0, True)]
+    history.add("kill", "run", client="c0", killed="c0.0").add("quiet", "run")
     quiet = len(history.events)
     history.add("acquire", "c1.0t0", phase="invoke", names=served)
     history.add("acquire", "c1.0t0", phase="ok", locks=dict.fromkeys(served))
-    late = ["a dead holder's lock was taken 8.0 s after the kill"]
-    assert problems(history.events, 1.0) == late
-    assert problems(history.events, 5.0) == []
-    assert len(problems(history.events[:quiet], 5.0)) == len(served)
+    assert problems(history.events) == []
+    assert len(problems(history.events[:quiet])) == len(served)
     for what, told in (
         ({"op": "hung", "client": "c1"}, "c1 hung"),
         (
@@ -172,11 +167,9 @@ def test_report():
         ({"op": "fork", "held": True, "refused": ["a", "b"]}, "a forked child could use"),
         ({"op": "fork", "held": False, "refused": ["a"]}, "a forked child could use"),
     ):
-        (found,) = problems([*history.events, {"t": 0, "proc": "c1.0t0", **what}], 5.0)
+        (found,) = problems([*history.events, {"t": 0, "proc": "c1.0t0", **what}])
         assert told in found
-    for value, seen in (("v1", "start"), ("v2", "start"), ("v3", "v2")):
-        history.call("control", "c1.0t0", values={"m0": value}, read={"m0": seen})
-    assert "unguarded controls: 1 of 3 updates lost" in figures(history.events)
+    assert "acquire: 2 (ok 2)" in figures(history.events)
 
 
 CLOCKS = """

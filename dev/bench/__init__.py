@@ -60,16 +60,16 @@ def failure(error: BaseException) -> dict[str, str]:
     return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
-def of_each(names: Iterable[str], measure: Callable[[str], Any]) -> dict[str, Any]:
-    """Measure libraries one after another; return what was found, by name."""
+def of_each(names: Iterable[Any], measure: Callable[[Any], Any]) -> dict[str, Any]:
+    """Measure libraries or runs one after another; return what was found of each."""
     found = in_turns(names, 1, lambda name, _: measure(name))
     return {name: each if "failed" in each else each[0] for name, each in found.items()}
 
 
 def in_turns(
-    names: Iterable[str], rounds: int, measure: Callable[[str, int], Any]
+    names: Iterable[Any], rounds: int, measure: Callable[[Any, int], Any]
 ) -> dict[str, Any]:
-    """Measure libraries, which take turns in each round; return a list for each, or its failure, by name."""
+    """Measure libraries, which take turns in each round; return a list for each, or its failure."""
     found: dict[str, Any] = {name: [] for name in names}
     for turn in range(rounds):
         for name, so_far in found.items():

@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
             write(options.out, scenarios, name)
             print("\n".join(map(as_text, _tables(name, measured))), flush=True)
     ran = {name: scenarios[name] for name in names}
-    print(circumstances(scenarios))
+    print(circumstances(stamp))
     print(f"results.json and the tables are in {options.out}")
     failed = list(failures(ran))
     for where, why in failed:
@@ -108,29 +108,23 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def write(folder: Path, scenarios: dict[str, Any], name: str) -> None:
-    """Write all figures, the tables of one scenario with what was measured, and the circumstances of all."""
+    """Write all figures, and the tables of one scenario with the circumstances."""
     (folder / "results.json").write_text(json.dumps({"scenarios": scenarios}, indent=1) + "\n")
-    (folder / "circumstances.rst").write_text(circumstances(scenarios))
     found = scenarios[name]
     made = map(as_rst, _tables(name, found))
-    stamp = "Measured at commit {commit} on {date}.\n".format(**found["measured"])
-    (folder / f"{name}.rst").write_text("\n\n".join([*made, stamp]))
+    (folder / f"{name}.rst").write_text("\n\n".join([*made, circumstances(found["measured"])]))
 
 
-def circumstances(scenarios: dict[str, Any]) -> str:
-    """Return a sentence with the engine, the machine and the versions; several if scenarios differ in these."""
-    names: dict[str, list[str]] = {}
-    for name, found in scenarios.items():
-        stamp = found["measured"]
-        listed = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
-        quick = ", at tiny sizes, which show nothing" * stamp["quick"]
-        # one that was running before can only be DynamoDB Local
-        engine = "the embedded engine" if stamp["engine"] == "embedded" else "DynamoDB Local"
-        machine = f"{engine} with {stamp['cpus']} processors"
-        names.setdefault(f"on {machine}{quick}: {listed}", []).append(name)
-    if len(names) == 1:
-        return f"Measured {next(iter(names))}.\n"
-    return "".join(f"Measured {where} ({', '.join(those)}).\n" for where, those in names.items())
+def circumstances(stamp: dict[str, Any]) -> str:
+    """Return a sentence with the commit, the date, the engine, the machine and the versions."""
+    # one that was running before can only be DynamoDB Local
+    engine = "the embedded engine" if stamp["engine"] == "embedded" else "DynamoDB Local"
+    quick = ", at tiny sizes, which show nothing" * stamp["quick"]
+    versions = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
+    return (
+        f"Measured at commit {stamp['commit']} on {stamp['date']}, on {engine} with {stamp['cpus']} processors{quick}:"
+        f" {versions}.\n"
+    )
 
 
 def make_tables(libraries: tuple[str, ...]) -> None:

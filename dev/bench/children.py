@@ -12,6 +12,7 @@ import os
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
 from typing import Any
 
 import boto3
@@ -42,7 +43,7 @@ def preload() -> None:
 class Child(AbstractContextManager["Child"]):
     """A child process that runs a function, and is killed on leaving the block: as if its machine failed.
 
-    The function gets its end of the pipe (`Pipe`) and then the arguments. `hear` returns what it sends and, in the
+    The function gets its end of the pipe and then the arguments. `hear` returns what it sends and, in the
     end, what it returns. The process ends then, whatever threads of it still run.
 
     Args:
@@ -73,11 +74,11 @@ class Child(AbstractContextManager["Child"]):
         if not self._pipe.poll(PATIENCE):
             raise ChildError(f"nothing was heard of it for {PATIENCE:g} s")
         try:
-            value, error = self._pipe.recv()
+            value = self._pipe.recv()
         except EOFError:
             raise ChildError("it has ended") from None
-        if error is not None:
-            raise ChildError(error)
+        if isinstance(value, ChildError):
+            raise value
         return value
 
     def kill(self) -> None:
@@ -85,30 +86,18 @@ class Child(AbstractContextManager["Child"]):
         self._process.join()
 
 
-class Pipe:
-    """A child's end of the pipe: `say` sends a value, `wait` returns the next value that the parent sends."""
-
-    def __init__(self, connection: Any) -> None:
-        self._send = connection.send
-        self.wait, self.fileno = connection.recv, connection.fileno
-
-    def say(self, value: Any, error: str | None = None) -> None:
-        self._send((value, error))
-
-
 def _body(
-    engine: Engine, function: Callable[..., Any], connection: Any, arguments: tuple[Any, ...]
+    engine: Engine, function: Callable[..., Any], pipe: Connection, arguments: tuple[Any, ...]
 ) -> None:
     """Run a function in the child, and end the process."""
-    pipe = Pipe(connection)
     # libraries log a warning for each lock that is held or lost; the scenarios count these
     logging.lastResort = logging.NullHandler()
     try:
         found = environment(engine)
         os.environ.clear()
         os.environ.update(found)
-        pipe.say(function(pipe, *arguments))
+        pipe.send(function(pipe, *arguments))
     except Exception as error:
-        pipe.say(None, f"{type(error).__name__}: {error}"[:300])
+        pipe.send(ChildError(f"{type(error).__name__}: {error}"[:300]))
         traceback.print_exc()
     os._exit(0)  # not sys.exit, which would wait for the threads of the libraries

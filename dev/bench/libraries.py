@@ -38,6 +38,14 @@ _KEYS = {
     DYNDB_MUTEX: ("lockname",),
 }
 
+IMPORTS = {
+    OURS: ("pynamodb.models", "pynamodb_mutex"),
+    PYTHON_CLIENT: ("boto3", "python_dynamodb_lock.python_dynamodb_lock"),
+    BLOCK_LOCK: ("boto3", "dynamodblock"),
+    DYNDB_MUTEX: ("boto3", "dyndbmutex.dyndbmutex"),
+}
+"""By library: the module that a program which uses it has imported anyway, and the module whose import is measured."""
+
 
 def create_table(client: Any, table: str, keys: tuple[str, ...]) -> None:
     """Create a table that is billed on demand, whose keys are strings."""

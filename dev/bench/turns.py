@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ class Line:
 
 
 def run_agent(
-    pipe: Any,
+    pipe: Connection,
     name: str,
     key: str,
     *,
@@ -95,9 +95,9 @@ def run_agent(
     """
     library = made(name, lease)
     library.release(library.take(f"{key}-own-{os.getpid()}"))  # opens the connection
-    pipe.say(None)
+    pipe.send(None)
     while True:
-        pipe.wait()
+        pipe.recv()
         for _ in range(threads - 1):
             threading.Thread(target=library.take, args=(key,), daemon=True).start()
         called, lock, errors = time.monotonic(), None, 0
@@ -106,13 +106,13 @@ def run_agent(
                 lock = library.take(key)
             except Exception:  # dynamodblock raises one if another process was faster
                 errors += 1
-        pipe.say((time.monotonic(), called, errors))
+        pipe.send((time.monotonic(), called, errors))
         if section is None:
-            pipe.wait()
+            pipe.recv()
         else:
             time.sleep(section.section + random.uniform(0, section.vary))
         library.release(lock)
-        pipe.say((time.monotonic(),))
+        pipe.send((time.monotonic(),))
 
 
 def agents(stack: ExitStack, engine: Engine, count: int, *of: str, **options: Any) -> list[Child]:
@@ -226,7 +226,6 @@ def measure(run: Run, settle: float, seconds: float, engine_url: str) -> dict[st
         "idle": idle,
         "longest_wait": max(waits),
         "row_bytes": size if crowd.sizes else None,
-        "each_minute": charged.per(run.waiters * (until - since) / 60),
         "each_take": charged.per(len(turns)),
         "counted_s": seconds,
         "load": load,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from dev.bench.children import Child, Pipe
+from dev.bench.children import Child
 from dev.faultproxy import delay, fault_proxy
 from pynamodb_mutex.testing import Engine, use
 
@@ -99,14 +100,14 @@ def wired(engine_url: str, latency: float = 0.0) -> Iterator[Wire]:
             yield wire
 
 
-def _serve(pipe: Pipe, engine: Engine, latency: float) -> None:
+def _serve(pipe: Connection, engine: Engine, latency: float) -> None:
     """Run the proxy, in a process of its own."""
     with fault_proxy(engine) as proxy:
         proxy.always(delay(latency))
-        pipe.say(proxy.url)
+        pipe.send(proxy.url)
         counted = 0
         while True:
-            pipe.wait()
+            pipe.recv()
             passed = proxy.log[counted:]
             counted += len(passed)
-            pipe.say([(seen.op, seen.body) for seen in passed])
+            pipe.send([(seen.op, seen.body) for seen in passed])

@@ -14,7 +14,7 @@ from typing import Any
 
 from dev.bench import DYNDB_MUTEX, FLOOR, LATENCY, Setting, of_each, turns
 from dev.bench.children import Child
-from dev.bench.tables import Column, Table, named, number, table
+from dev.bench.tables import Table, number, table
 from dev.bench.turns import Run, agents
 from dev.bench.wire import wired
 
@@ -81,34 +81,28 @@ def _of_the_dead(
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    lease = found["lease"]
-
-    def made_of(title: str, kinds: dict[str, str], note: str) -> Table:
-        columns: list[Column] = []
-        for shown, kind in kinds.items():
-            columns += [
-                (
-                    f"{shown}: median",
-                    lambda each, kind=kind: number(each[kind] and median(each[kind])),
-                ),
-                ("max", lambda each, kind=kind: number(each[kind] and max(each[kind]))),
-                ("n", lambda each, kind=kind: str(len(each[kind] or ()))),
-            ]
-        return table(title, ["Library"], columns, named(found["libraries"]), note)
-
-    return [
-        made_of(
-            "Seconds from a release until the next process has the lock",
-            {"Waited up to 1 s": "short", "Waited 5 s": "long"},
-            f"Default settings, {found['latency_ms']:g} ms. dyndbmutex never waits.",
-        ),
-        made_of(
-            "Seconds until a dead holder's lock is had",
-            {
-                "One who waits, from the kill": "waiting",
-                f"A newcomer, {LATER} leases later": "newcomer",
-            },
-            f"The lease is {lease:g} s, and the holder is killed {lease / 4:g} s after it took the lock."
-            " dyndbmutex never waits.",
-        ),
+    kinds = {
+        "short": "a release, after a wait of up to 1 s",
+        "long": "a release, after a wait of 5 s",
+        "waiting": "the kill of the holder, for one who waits",
+        "newcomer": f"the first call of a newcomer, {LATER} leases after the kill",
+    }
+    rows = [
+        ([name, shown], each if "failed" in each else {"times": each[kind]})
+        for name, each in found["libraries"].items()
+        for kind, shown in kinds.items()
+        if each.get(kind, "failed")
     ]
+    return [
+        table(
+            "Seconds until the next process has the lock", ["Library", "From"],
+            [
+                ("Median", lambda row: number(median(row["times"]))),
+                ("Max", lambda row: number(max(row["times"]))),
+                ("Times", lambda row: str(len(row["times"]))),
+            ],
+            rows,
+            f"Default settings, {found['latency_ms']:g} ms; where holders are killed, {found['lease'] / 4:g} s after they"
+            f" took the lock, the lease is {found['lease']:g} s. dyndbmutex never waits.",
+        )
+    ]  # fmt: skip

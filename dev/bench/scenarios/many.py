@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from dev.bench import OURS, PYTHON_CLIENT, Setting, of_each
@@ -68,14 +69,14 @@ def _run(run: Run, engine_url: str, seconds: float) -> dict[str, Any]:
         return measured | wire.counted().per(measured["wall"])
 
 
-def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
+def _hold(pipe: Connection, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
     library = made(name)
     library.release(library.take(f"many-own-{name}-{count}-{latency}"))  # opens the connection
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
     with ThreadPoolExecutor(TAKERS) as takers:
         locks = list(takers.map(library.take, keys))
-    pipe.say(None)
-    pipe.wait()
+    pipe.send(None)
+    pipe.recv()
     cpu, since = time.process_time(), time.monotonic()
     most = 0
     while time.monotonic() < since + seconds:

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _held(pipe: Any, name: str, count: int, used: Callable[[], int]) -> float:
+def _held(pipe: Connection, name: str, count: int, used: Callable[[], int]) -> float:
     library = made(name)
     if used is _traced:
         tracemalloc.start()
@@ -74,7 +75,7 @@ def _all_taken(library: Library, keys: list[str]) -> list[Any]:
         return list(takers.map(library.take, keys))
 
 
-def _waiting(pipe: Any, name: str, count: int, settle: float) -> float:
+def _waiting(pipe: Connection, name: str, count: int, settle: float) -> float:
     library, key = made(name), "memory-waiting"
     held = library.take(key)
     go = threading.Event()

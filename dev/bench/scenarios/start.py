@@ -11,31 +11,13 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from dev.bench import (
-    BLOCK_LOCK,
-    DYNDB_MUTEX,
-    FLOOR,
-    LATENCY,
-    OURS,
-    PYTHON_CLIENT,
-    ROOT,
-    Setting,
-    in_turns,
-    median_ratio,
-)
+from dev.bench import FLOOR, LATENCY, ROOT, Setting, in_turns, median_ratio
+from dev.bench.libraries import IMPORTS
 from dev.bench.tables import Table, named, table, times
 from dev.bench.wire import Wire, wired
 
 FULL, QUICK = 11, 1
 """Number of processes for each library. One more comes first and is not counted: it compiles and caches modules."""
-
-IMPORTS = {
-    OURS: ("pynamodb.models", "pynamodb_mutex"),
-    PYTHON_CLIENT: ("boto3", "python_dynamodb_lock.python_dynamodb_lock"),
-    BLOCK_LOCK: ("boto3", "dynamodblock"),
-    DYNDB_MUTEX: ("boto3", "dyndbmutex.dyndbmutex"),
-}
-"""By library: the module that a program which uses it has imported anyway, and the module whose import is measured."""
 
 _IMPORT = """
 import sys, time

@@ -8,69 +8,50 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any
 
 from dev.bench import LATENCY, OURS, WAITERS, Setting, of_each
 from dev.bench.children import Child
 from dev.bench.libraries import made
 from dev.bench.tables import Table, named, table
-from dev.bench.wire import Counts, Wire, wired
+from dev.bench.wire import Wire, wired
 
 SECTION = 0.002
 """Seconds for which each thread holds the lock."""
 
 
-class Sizes(NamedTuple):
-    """Sizes of the scenario.
-
-    Attributes:
-        ours: Numbers of threads that are measured with this library.
-        competing: Number of threads with other libraries, and in the process that competes with a second one.
-        seconds: Seconds of each measurement of one process.
-        fairness: Seconds of the competition of two processes.
-    """
-
-    ours: list[int]
-    competing: int
-    seconds: float
-    fairness: float
-
-
-FULL = Sizes([1, 2, 4, 8, 16, 32], competing=8, seconds=5.0, fairness=15.0)
-QUICK = Sizes([1, 4], competing=4, seconds=1.0, fairness=2.0)
+# numbers of threads that are measured with this library; threads of other libraries, and of a process that competes with
+# a second one; seconds of each measurement of one process, and of two
+FULL = [1, 2, 4, 8, 16, 32], 8, 5.0, 15.0
+QUICK = [1, 4], 4, 1.0, 2.0
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
+    ours, competing, seconds, fairness_s = QUICK if setting.quick else FULL
     names = [OURS, *setting.those(*WAITERS)]
-    alone = []
+    runs = [(name, n) for name in names for n in (ours if name == OURS else [competing])]
     with wired(setting.engine_url, LATENCY) as wire:
-        for name in names:
-            for threads in sizes.ours if name == OURS else [sizes.competing]:
-                found = of_each(
-                    [name], lambda name, n=threads: _alone(wire, name, n, sizes.seconds)
-                )
-                alone.append({"library": name, "threads": threads, **found[name]})
-        fairness = of_each(names, lambda name: _beside(wire, name, sizes))
+        alone = of_each(runs, lambda run: _alone(wire, *run, seconds))
+        fairness = of_each(names, lambda name: _next_to(wire, name, competing, fairness_s))
     return {
-        "alone": alone, "fairness": fairness, "competing": sizes.competing, "section_ms": 1000 * SECTION,
-        "latency_ms": 1000 * LATENCY, "seconds": sizes.seconds, "fairness_s": sizes.fairness,
+        "alone": [{"library": name, "threads": n, **alone[name, n]} for name, n in runs],
+        "fairness": fairness, "competing": competing, "section_ms": 1000 * SECTION,
+        "latency_ms": 1000 * LATENCY, "seconds": seconds, "fairness_s": fairness_s,
     }  # fmt: skip
 
 
 def _alone(wire: Wire, name: str, threads: int, seconds: float) -> dict[str, Any]:
-    (done,), counts = _competed(wire, name, f"threads-{name}-{threads}", [threads], seconds)
+    (done,), requests = _competed(wire, name, [threads], seconds)
     sections = done["sections"]
-    return done | {
-        "per_second": sections / seconds,
-        "requests_each": counts.requests / sections if sections else None,
-    }
+    each = requests / sections if sections else None
+    return done | {"per_second": sections / seconds, "requests_each": each}
 
 
-def _beside(wire: Wire, name: str, sizes: Sizes) -> dict[str, Any]:
-    threads = [sizes.competing, 1]
-    (theirs, own), _ = _competed(wire, name, f"fairness-{name}", threads, sizes.fairness)
+def _next_to(wire: Wire, name: str, threads: int, seconds: float) -> dict[str, Any]:
+    (theirs, own), _ = _competed(wire, name, [threads, 1], seconds)
     total = own["sections"] + theirs["sections"]
     return {
         "sections": own["sections"],
@@ -83,9 +64,10 @@ def _beside(wire: Wire, name: str, sizes: Sizes) -> dict[str, Any]:
 
 
 def _competed(
-    wire: Wire, name: str, key: str, threads: list[int], seconds: float
-) -> tuple[list[dict[str, Any]], Counts]:
-    """Let processes with so many threads each compete for a key; return what each reports, and what passed."""
+    wire: Wire, name: str, threads: list[int], seconds: float
+) -> tuple[list[dict[str, Any]], float]:
+    """Let processes with so many threads each compete for a key; return what each reports, and the requests."""
+    key = uuid.uuid4().hex
     with ExitStack() as stack:
         children = [
             stack.enter_context(Child(wire.engine, _compete, name, key, count, seconds))
@@ -96,10 +78,10 @@ def _competed(
         wire.counted()
         for child in children:
             child.send(None)
-        return [child.hear() for child in children], wire.counted()
+        return [child.hear() for child in children], wire.counted().requests
 
 
-def _compete(pipe: Any, name: str, key: str, threads: int, seconds: float) -> dict[str, Any]:
+def _compete(pipe: Connection, name: str, key: str, threads: int, seconds: float) -> dict[str, Any]:
     """Let threads acquire and release the key; return their sections, errors and longest wait."""
     library = made(name)
     library.release(library.take(f"{key}-own-{threads}"))  # opens the connection
@@ -118,8 +100,8 @@ def _compete(pipe: Any, name: str, key: str, threads: int, seconds: float) -> di
             except Exception as error:
                 errors.append(error)
 
-    pipe.say(None)
-    pipe.wait()
+    pipe.send(None)
+    pipe.recv()
     for me in range(threads):
         threading.Thread(target=run, args=(me,), daemon=True).start()
     time.sleep(seconds)

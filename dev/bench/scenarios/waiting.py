@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections import Counter
 from contextlib import ExitStack
 from statistics import median
 from typing import Any, NamedTuple
 
 from dev.bench import FAIR, HINTED, LATENCY, OURS, WAITERS, Setting, of_each, turns
-from dev.bench.tables import Column, Table, number, table
+from dev.bench.tables import Table, number, table
 from dev.bench.turns import Run, agents
 from dev.bench.wire import wired
 
@@ -119,58 +118,38 @@ def tables(found: dict[str, Any]) -> list[Table]:
             f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
             " state, the holder's renewals with them. Each waiter is a process, or a thread of one process.",
         ),
-        *in_turn_tables(found["in_turn"]),
+        in_turn_table(found["in_turn"]),
     ]  # fmt: skip
 
 
-def in_turn_tables(runs: list[dict[str, Any]]) -> list[Table]:
-    """Return two tables: the order and the times of the acquisitions, and their cost."""
+def in_turn_table(runs: list[dict[str, Any]]) -> Table:
+    """Return a table of those that hold a lock in turn: the order, the times and the cost of the acquisitions."""
     runs = sorted(runs, key=lambda run: (run["section"], run["waiters"]))
-    start = ["Library", "Waiters", "Section, s"]
-    rows = [([run["library"], str(run["waiters"]), f"{run['section']:g}"], run) for run in runs]
-    heads = [
-        ("Requests each, a minute", "WCU each", "RCU each"), ("Requests an acquisition", "WCU", "RCU"),
-    ]  # fmt: skip
-    costs: list[Column] = [
-        (head, lambda run, per=per, what=what: number(run[per][what]))
-        for per, those in zip(("each_minute", "each_take"), heads, strict=True)
-        for head, what in zip(those, ("requests", "wcu", "rcu"), strict=True)
-    ]
-    measured = [run for run in runs if "failed" not in run]
-    raised: Counter[str] = Counter()
-    for run in measured:
-        raised[run["library"]] += run["errors"]
-    errors = "".join(
-        f" {name} raised {count:,} errors while it waited, and was called again."
-        for name, count in raised.items()
-        if count
-    )
     loads, counted, row_bytes = (
-        [run[what] for run in measured if run[what] is not None] or [0]
+        [run[what] for run in runs if run.get(what)] or [0]
         for what in ("load", "counted_s", "row_bytes")
     )
-    return [
-        table(
-            "One holds the lock, others wait, in turn: the order", start,
-            [
-                ("Acquisitions", lambda run: str(run["takes"])),
-                ("Inversions", lambda run: f"{run['inversions']:,}"),
-                ("Idle: median, s", lambda run: number(run["idle"]["median"])),
-                ("p99, s", lambda run: number(run["idle"]["p99"])), ("Longest wait, s", "longest_wait"),
-            ],
-            rows,
-            "Each waiter is a process; whoever has released the lock waits again when the next one holds it."
-            " An inversion is a waiter overtaken in one acquisition: of fair waiters in the order in which"
-            " DynamoDB applied their joins, of others in that in which they began to wait. Idle is the lock from"
-            " the end of a release to the end of the next acquisition. p99 of fewer than 100 is the longest."
-            " A wait that had not ended counts too, and none could be longer than the run."
-            f"{errors} Other programs used the processors too: the load average before a run, which has the"
-            f" run before it in it, was {min(loads):.1f} to {max(loads):.1f}.",
-        ),
-        table(
-            "One holds the lock, others wait, in turn: the cost", start, costs, rows,
-            f"Default settings, {1000 * LATENCY:g} ms, all requests of holder and waiters, counted for"
-            f" {min(counted):g} to {max(counted):g} s. A row of fair waiters grows with their number, and so do"
-            f" its units: it had {max(row_bytes):,.0f} bytes at most here.",
-        ),
-    ]  # fmt: skip
+    costs = {"Requests an acquisition": "requests", "WCU": "wcu", "RCU": "rcu"}
+    return table(
+        "One holds the lock, others wait, in turn", ["Library", "Waiters", "Section, s"],
+        [
+            ("Acquisitions", lambda run: str(run["takes"])),
+            ("Errors", lambda run: str(run["errors"])),
+            ("Inversions", lambda run: f"{run['inversions']:,}"),
+            ("Idle: median, s", lambda run: number(run["idle"]["median"])),
+            ("p99, s", lambda run: number(run["idle"]["p99"])),
+            ("Longest wait, s", "longest_wait"),
+            *((head, lambda run, cost=cost: number(run["each_take"][cost])) for head, cost in costs.items()),
+        ],
+        (([run["library"], str(run["waiters"]), f"{run['section']:g}"], run) for run in runs),
+        f"Default settings, {1000 * LATENCY:g} ms, for {min(counted):g} to {max(counted):g} s."
+        " Each waiter is a process; whoever has released the lock waits again when the next one holds it."
+        " A library that raised an error while it waited was called again."
+        " An inversion is a waiter overtaken in one acquisition: of fair waiters in the order in which"
+        " DynamoDB applied their joins, of others in that in which they began to wait. Idle is the lock from"
+        " the end of a release to the end of the next acquisition. p99 of fewer than 100 is the longest."
+        " A wait that had not ended counts too, and none could be longer than the run."
+        " A row of fair waiters grows with their number, and so do its units: it had"
+        f" {max(row_bytes):,.0f} bytes at most here. Other programs used the processors too: the load average"
+        f" before a run, which has the run before it in it, was {min(loads):.1f} to {max(loads):.1f}.",
+    )  # fmt: skip

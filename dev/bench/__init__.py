@@ -13,7 +13,7 @@ want one lock, `wire` counts, `tables` shows the figures. This module has what t
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +30,9 @@ PEERS = (*WAITERS, DYNDB_MUTEX)
 
 LATENCY = 0.005
 """Seconds that the proxy adds to each request, where a scenario does not compare latencies."""
+
+
+T = TypeVar("T")
 
 
 def table_of(name: str) -> str:
@@ -55,30 +58,14 @@ class Setting(NamedTuple):
         return [name for name in names if name in self.libraries]
 
 
-def failure(error: BaseException) -> dict[str, str]:
-    """Return the entry of a library or run that could not be measured, with the reason."""
-    return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
-
-
-def of_each(names: Iterable[Any], measure: Callable[[Any], Any]) -> dict[str, Any]:
-    """Measure libraries or runs one after another; return what was found of each."""
-    found = in_turns(names, 1, lambda name, _: measure(name))
-    return {name: each if "failed" in each else each[0] for name, each in found.items()}
-
-
 def in_turns(
-    names: Iterable[Any], rounds: int, measure: Callable[[Any, int], Any]
-) -> dict[str, Any]:
-    """Measure libraries, which take turns in each round; return a list for each, or its failure."""
-    found: dict[str, Any] = {name: [] for name in names}
+    names: Iterable[str], rounds: int, measure: Callable[[str, int], T]
+) -> dict[str, list[T]]:
+    """Measure libraries, which take turns in each round; return what was found in each round, by name."""
+    found: dict[str, list[T]] = {name: [] for name in names}
     for turn in range(rounds):
         for name, so_far in found.items():
-            if "failed" in so_far:
-                continue
-            try:
-                so_far.append(measure(name, turn))
-            except Exception as error:
-                found[name] = failure(error)
+            so_far.append(measure(name, turn))
     return found
 
 

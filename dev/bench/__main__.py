@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import boto3
 
 import dev.bench
-from dev.bench import PEERS, ROOT, Setting, failure, table_of
+from dev.bench import PEERS, ROOT, Setting, table_of
 from dev.bench.children import preload
 from dev.bench.libraries import create_table, keys_of, versions
 from dev.bench.scenarios import NAMES
@@ -78,13 +77,9 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
             scenarios[name] = measured | {"took_s": time.monotonic() - since, "measured": stamp}
             write(options.out, scenarios, name)
             print("\n".join(map(as_text, _tables(name, measured))), flush=True)
-    ran = {name: scenarios[name] for name in names}
     print(circumstances(stamp))
     print(f"results.json and the tables are in {options.out}")
-    failed = list(failures(ran))
-    for where, why in failed:
-        print(f"failed: {where}: {why}", file=sys.stderr)
-    return 1 if failed else 0
+    return int(any("failed" in scenarios[name] for name in names))
 
 
 def _commit() -> str:
@@ -144,7 +139,7 @@ def _measured(name: str, setting: Setting) -> dict[str, Any]:
         return _scenario(name).measure(setting)
     except Exception as error:
         traceback.print_exc()
-        return failure(error)
+        return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
 def _scenario(name: str) -> Any:
@@ -156,18 +151,6 @@ def _tables(name: str, found: dict[str, Any]) -> list[Table]:
     if "failed" in found:
         return [Table(name, ["Failed"], [[found["failed"]]])]
     return _scenario(name).tables(found)
-
-
-def failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Find all entries of `failure` in the figures, at any depth; yield the place and the reason of each."""
-    if isinstance(found, list):
-        found = dict(enumerate(found))
-    if not isinstance(found, dict):
-        return
-    if "failed" in found:
-        yield where, found["failed"]
-    for name, each in found.items():
-        yield from failures(each, f"{where}/{name}" if where else str(name))
 
 
 if __name__ == "__main__":

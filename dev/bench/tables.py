@@ -33,7 +33,7 @@ def table(
     rows: Iterable[tuple[list[str], dict[str, Any]]],
     note: str,
 ) -> Table:
-    """Return a table of figures; what could not be measured has a row with the reason.
+    """Return a table of figures.
 
     Args:
         title: Title of the table.
@@ -44,8 +44,6 @@ def table(
     """
 
     def cells(found: dict[str, Any]) -> list[str]:
-        if "failed" in found:
-            return [f"failed: {found['failed']}", *[""] * (len(columns) - 1)]
         return [
             number(found[show]) if isinstance(show, str) else show(found) for _, show in columns
         ]

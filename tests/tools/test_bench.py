@@ -9,9 +9,10 @@ from botocore.exceptions import ClientError
 from docutils.core import publish_doctree
 
 import dev.bench.__main__ as command
-from dev.bench import FAIR, FLOOR, HINTED, OURS, ROOT, Setting, failure, of_each, table_of, turns
+from dev.bench import FAIR, FLOOR, HINTED, OURS, ROOT, Setting, table_of, turns
+from dev.bench.children import ChildError
 from dev.bench.libraries import Floor, Ours, keys_of
-from dev.bench.scenarios import cycle, row, start, waiting
+from dev.bench.scenarios import cycle, row, start
 from dev.bench.tables import as_rst, as_text, named, table
 from dev.bench.wire import Counts, price, wired
 from dev.faultproxy import fault_proxy
@@ -102,36 +103,38 @@ def test_whoever_is_overtaken_is_counted():
 
 
 @pytest.mark.parametrize("scenario", [cycle, row, start])
-def test_library_that_fails_stops_no_other(embedded_engine, scenario, monkeypatch):
+def test_scenario_in_this_process(embedded_engine, scenario, monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", table_of(OURS))
     with use(embedded_engine):
         command.make_tables((FLOOR, OURS))
-    names = (FLOOR, "no such", OURS)
-    found = scenario.measure(Setting(embedded_engine.endpoint_url, names, quick=True))
+    found = scenario.measure(Setting(embedded_engine.endpoint_url, (FLOOR, OURS), quick=True))
     assert found["libraries"][OURS]["requests"] == 2
-    ((where, why),) = command.failures(found)
-    assert where == "libraries/no such"
-    assert why.endswith("KeyError: 'no such'")
     for each in scenario.tables(found):
         assert all(len(line) == len(each.columns) for line in each.rows)
-        assert ["no such", f"failed: {why}"] in [line[:2] for line in each.rows]
+        assert OURS in [line[0] for line in each.rows]
 
 
-def test_waiters_in_turn_of_a_library_that_fails(embedded_engine):
-    run, why = turns.Run("no such", 2, 0.1), "ChildError: KeyError: 'no such'"
-    found = of_each([run], lambda run: turns.measure(run, 0, 0, embedded_engine.endpoint_url))
-    assert list(command.failures(found)) == [(str(run), why)]
-    shown = waiting.in_turn_table([run._asdict() | found[run]])
-    assert [len(line) for line in shown.rows] == [len(shown.columns)]
-    assert shown.rows[0][:4] == ["no such", "2", "0.1", f"failed: {why}"]
+def test_scenario_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(start, "measure", lambda _: 1 / 0)
+    monkeypatch.setattr(row, "measure", lambda _: {"libraries": {}, "latency_ms": 1})
+    arguments = ["--quick", "--engine=embedded", "--only=start", "--only=row", f"--out={tmp_path}"]
+    assert command.main(arguments) == 1
+    assert "ZeroDivisionError: division by zero" in capsys.readouterr().out
+    assert ["failed" in each for each in command.figures(tmp_path).values()] == [True, False]
+
+
+def test_child_that_fails_says_why(embedded_engine):
+    run = turns.Run("no such", 2, 0.1)
+    with pytest.raises(ChildError, match="KeyError: 'no such'"):
+        turns.measure(run, 0, 0, embedded_engine.endpoint_url)
 
 
 def test_tables_on_the_terminal_and_as_restructuredtext(capsys):
-    libraries = {"a_lib": {"x": None}, "b*": failure(ValueError("no *luck*"))}
+    libraries = {"a_lib": {"x": None}, "b*": {"x": 1_234.5}}
     columns = [("X", "x"), ("Y", lambda found: "")]
     made = table("What it is", ["Library"], columns, named(libraries), "Note this_.")
     rows = made.rows
-    assert rows == [["a_lib", "-", ""], ["b*", "failed: ValueError: no *luck*", ""]]
+    assert rows == [["a_lib", "-", ""], ["b*", "1,234", ""]]
     title, _, head, _, first, *_, last = as_text(made).splitlines()
     assert (title, head.split(), last) == ("What it is", ["Library", "X", "Y"], "Note this_.")
     assert first.startswith("a_lib    -")
@@ -217,7 +220,7 @@ def test_everything_runs(tmp_path):
     assert found["many"]["runs"][0]["requests"] > 0
     started = found["start"]["libraries"].items()
     assert {name: each["requests"] for name, each in started} == {FLOOR: 1, OURS: 2}
-    assert found["memory"]["libraries"][OURS]["held"] > 0
+    assert found["many"]["memory"]["libraries"][OURS]["held"] > 0
     tables = {path.stem: path.read_text() for path in tmp_path.glob("*.rst")}
     assert set(tables) == set(found)
     assert sum(table.count(".. list-table::") for table in tables.values()) == 11

@@ -4,4 +4,4 @@
 between them as JSON. Sizes for ``--quick``, for a usual run and for ``--full`` are constants of the module.
 """
 
-NAMES = ("cycle", "row", "hand_over", "waiting", "threads", "many", "start", "memory")
+NAMES = ("cycle", "row", "hand_over", "waiting", "threads", "many", "start")

@@ -47,10 +47,6 @@ def _block(wire: Wire, cycles: int, name: str, _: int) -> dict[str, float]:
 
 
 def _summary(name: str, blocks: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    for found in blocks.values():
-        if "failed" in found[name]:
-            return found[name]
-
     def against(latency: str, what: str) -> dict[str, Any]:
         """Compare the CPU or wall time of blocks with that of the floor in the same rounds."""
         own, floor = blocks[latency][name], blocks[latency][FLOOR]

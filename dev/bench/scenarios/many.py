@@ -1,20 +1,22 @@
-"""Scenario: one process holds many locks and renews them: how many it loses, and what the renewals cost.
+"""Scenario: one process holds many locks and renews them: how many it loses, and what they cost.
 
 Each run is a process with a proxy of its own.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from dev.bench import OURS, PYTHON_CLIENT, Setting, of_each
+from dev.bench import OURS, PYTHON_CLIENT, Setting
 from dev.bench.children import Child
-from dev.bench.libraries import made
-from dev.bench.tables import Table, table
+from dev.bench.libraries import Library, made
+from dev.bench.tables import Table, named, table
 from dev.bench.wire import wired
 
 TAKERS = 32
@@ -48,12 +50,33 @@ so that a lock that is not renewed is lost. In a quick run each lock is renewed 
 def measure(setting: Setting) -> dict[str, Any]:
     runs, seconds = ([Run(OURS, 10, 5)], 6.0) if setting.quick else (FULL, 30.0)
     runs = [run for run in runs if run.library in setting.libraries]
-    found = of_each(runs, lambda run: _run(run, setting.engine_url, seconds))
     return {
-        "runs": [run._asdict() | each for run, each in found.items()],
+        "runs": [run._asdict() | _run(run, setting.engine_url, seconds) for run in runs],
         "held_s": SETTLE + seconds,
         "counted_s": seconds,
+        "memory": _memory(setting, 50 if setting.quick else 1000),
     }
+
+
+def _memory(setting: Setting, count: int) -> dict[str, Any]:
+    """Return the bytes of Python objects for each of so many locks, by library."""
+    found = {}
+    with wired(setting.engine_url) as wire:
+        for name in setting.those(OURS, PYTHON_CLIENT):
+            with Child(wire.engine, _trace, name, count) as child:
+                found[name] = {"held": child.hear()}
+    return {"libraries": found, "held": count}
+
+
+def _trace(pipe: Connection, name: str, count: int) -> float:
+    library = made(name)
+    tracemalloc.start()
+    kept = _taken(library, f"memory-{name}", TAKERS)  # opens the connections
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    kept += _taken(library, f"memory-more-{name}", count)
+    gc.collect()
+    return (tracemalloc.get_traced_memory()[0] - before) / count
 
 
 def _run(run: Run, engine_url: str, seconds: float) -> dict[str, Any]:
@@ -72,9 +95,7 @@ def _run(run: Run, engine_url: str, seconds: float) -> dict[str, Any]:
 def _hold(pipe: Connection, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
     library = made(name)
     library.release(library.take(f"many-own-{name}-{count}-{latency}"))  # opens the connection
-    keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
-    with ThreadPoolExecutor(TAKERS) as takers:
-        locks = list(takers.map(library.take, keys))
+    locks = _taken(library, f"many-{name}-{count}-{latency}", count)
     pipe.send(None)
     pipe.recv()
     cpu, since = time.process_time(), time.monotonic()
@@ -85,6 +106,11 @@ def _hold(pipe: Connection, name: str, count: int, latency: int, seconds: float)
     cpu, wall = time.process_time() - cpu, time.monotonic() - since
     lost = sum(not library.held(lock) for lock in locks)
     return {"lost": lost, "threads": most, "cpu_share": cpu / wall, "wall": wall}
+
+
+def _taken(library: Library, key: str, count: int) -> list[Any]:
+    with ThreadPoolExecutor(TAKERS) as takers:
+        return list(takers.map(library.take, [f"{key}-{place}" for place in range(count)]))
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
@@ -99,5 +125,10 @@ def tables(found: dict[str, Any]) -> list[Table]:
             (([run["library"], f"{run['locks']:,}", str(run["latency"])], run) for run in found["runs"]),
             f"Default settings, a lease of 30 s, held for {found['held_s']:g} s after the last was taken, and"
             f" counted in the last {found['counted_s']:g} s. CPU is that of the process, of one processor.",
-        )
+        ),
+        table(
+            "Memory of a lock that is held and renewed", ["Library"], [("Bytes", "held")],
+            named(found["memory"]["libraries"]),
+            f"Python objects as tracemalloc counts them, for each of {found['memory']['held']:,} locks.",
+        ),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dev.bench import LATENCY, OURS, WAITERS, Setting, of_each
+from dev.bench import LATENCY, OURS, WAITERS, Setting
 from dev.bench.children import Child
 from dev.bench.libraries import made
 from dev.bench.tables import Table, named, table
@@ -34,10 +34,10 @@ def measure(setting: Setting) -> dict[str, Any]:
     names = [OURS, *setting.those(*WAITERS)]
     runs = [(name, n) for name in names for n in (ours if name == OURS else [competing])]
     with wired(setting.engine_url, LATENCY) as wire:
-        alone = of_each(runs, lambda run: _alone(wire, *run, seconds))
-        fairness = of_each(names, lambda name: _next_to(wire, name, competing, fairness_s))
+        alone = [_alone(wire, *run, seconds) for run in runs]
+        fairness = {name: _next_to(wire, name, competing, fairness_s) for name in names}
     return {
-        "alone": [{"library": name, "threads": n, **alone[name, n]} for name, n in runs],
+        "alone": alone,
         "fairness": fairness, "competing": competing, "section_ms": 1000 * SECTION,
         "latency_ms": 1000 * LATENCY, "seconds": seconds, "fairness_s": fairness_s,
     }  # fmt: skip
@@ -47,7 +47,8 @@ def _alone(wire: Wire, name: str, threads: int, seconds: float) -> dict[str, Any
     (done,), requests = _competed(wire, name, [threads], seconds)
     sections = done["sections"]
     each = requests / sections if sections else None
-    return done | {"per_second": sections / seconds, "requests_each": each}
+    speed = {"per_second": sections / seconds, "requests_each": each}
+    return {"library": name, "threads": threads} | done | speed
 
 
 def _next_to(wire: Wire, name: str, threads: int, seconds: float) -> dict[str, Any]:

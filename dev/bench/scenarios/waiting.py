@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any, NamedTuple
 
-from dev.bench import FAIR, HINTED, LATENCY, OURS, WAITERS, Setting, of_each, turns
+from dev.bench import FAIR, HINTED, LATENCY, OURS, WAITERS, Setting, turns
 from dev.bench.tables import Table, number, table
 from dev.bench.turns import Run, agents
 from dev.bench.wire import wired
@@ -74,8 +74,8 @@ def measure(setting: Setting) -> dict[str, Any]:
 
     runs = [run for run in sizes.turns if run.library in {FAIR, HINTED, *setting.libraries}]
     return {
-        "libraries": of_each((OURS, THREADS, *setting.those(*WAITERS)), steady),
-        "in_turn": [run._asdict() | found for run, found in of_each(runs, in_turn).items()],
+        "libraries": {name: steady(name) for name in (OURS, THREADS, *setting.those(*WAITERS))},
+        "in_turn": [run._asdict() | in_turn(run) for run in runs],
         "latency_ms": 1000 * LATENCY,
         "counted_s": sizes.count,
     }
@@ -105,8 +105,13 @@ def tables(found: dict[str, Any]) -> list[Table]:
     rows = [
         ([name, count], counts)
         for name, each in found["libraries"].items()
-        for count, counts in each.get("waiters", {"": each}).items()
+        for count, counts in each["waiters"].items()
     ]
+    runs = sorted(found["in_turn"], key=lambda run: (run["section"], run["waiters"]))
+    loads, counted, row_bytes = (
+        [run[what] for run in runs if run[what]] for what in ("load", "counted_s", "row_bytes")
+    )
+    costs = {"Requests an acquisition": "requests", "WCU": "wcu", "RCU": "rcu"}
     return [
         table(
             "What those cost who wait for one lock", ["Library", "Waiters"],
@@ -118,38 +123,27 @@ def tables(found: dict[str, Any]) -> list[Table]:
             f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
             " state, the holder's renewals with them. Each waiter is a process, or a thread of one process.",
         ),
-        in_turn_table(found["in_turn"]),
+        table(
+            "One holds the lock, others wait, in turn", ["Library", "Waiters", "Section, s"],
+            [
+                ("Acquisitions", lambda run: str(run["takes"])),
+                ("Errors", lambda run: str(run["errors"])),
+                ("Inversions", lambda run: f"{run['inversions']:,}"),
+                ("Idle: median, s", lambda run: number(run["idle"]["median"])),
+                ("p99, s", lambda run: number(run["idle"]["p99"])),
+                ("Longest wait, s", "longest_wait"),
+                *((head, lambda run, cost=cost: number(run["each_take"][cost])) for head, cost in costs.items()),
+            ],
+            (([run["library"], str(run["waiters"]), f"{run['section']:g}"], run) for run in runs),
+            f"Default settings, {1000 * LATENCY:g} ms, for {min(counted):g} to {max(counted):g} s."
+            " Each waiter is a process; whoever has released the lock waits again when the next one holds it."
+            " A library that raised an error while it waited was called again."
+            " An inversion is a waiter overtaken in one acquisition: of fair waiters in the order in which"
+            " DynamoDB applied their joins, of others in that in which they began to wait. Idle is the lock from"
+            " the end of a release to the end of the next acquisition. p99 of fewer than 100 is the longest."
+            " A wait that had not ended counts too, and none could be longer than the run."
+            " A row of fair waiters grows with their number, and so do its units: it had"
+            f" {max(row_bytes):,.0f} bytes at most here. Other programs used the processors too: the load average"
+            f" before a run, which has the run before it in it, was {min(loads):.1f} to {max(loads):.1f}.",
+        ),
     ]  # fmt: skip
-
-
-def in_turn_table(runs: list[dict[str, Any]]) -> Table:
-    """Return a table of those that hold a lock in turn: the order, the times and the cost of the acquisitions."""
-    runs = sorted(runs, key=lambda run: (run["section"], run["waiters"]))
-    loads, counted, row_bytes = (
-        [run[what] for run in runs if run.get(what)] or [0]
-        for what in ("load", "counted_s", "row_bytes")
-    )
-    costs = {"Requests an acquisition": "requests", "WCU": "wcu", "RCU": "rcu"}
-    return table(
-        "One holds the lock, others wait, in turn", ["Library", "Waiters", "Section, s"],
-        [
-            ("Acquisitions", lambda run: str(run["takes"])),
-            ("Errors", lambda run: str(run["errors"])),
-            ("Inversions", lambda run: f"{run['inversions']:,}"),
-            ("Idle: median, s", lambda run: number(run["idle"]["median"])),
-            ("p99, s", lambda run: number(run["idle"]["p99"])),
-            ("Longest wait, s", "longest_wait"),
-            *((head, lambda run, cost=cost: number(run["each_take"][cost])) for head, cost in costs.items()),
-        ],
-        (([run["library"], str(run["waiters"]), f"{run['section']:g}"], run) for run in runs),
-        f"Default settings, {1000 * LATENCY:g} ms, for {min(counted):g} to {max(counted):g} s."
-        " Each waiter is a process; whoever has released the lock waits again when the next one holds it."
-        " A library that raised an error while it waited was called again."
-        " An inversion is a waiter overtaken in one acquisition: of fair waiters in the order in which"
-        " DynamoDB applied their joins, of others in that in which they began to wait. Idle is the lock from"
-        " the end of a release to the end of the next acquisition. p99 of fewer than 100 is the longest."
-        " A wait that had not ended counts too, and none could be longer than the run."
-        " A row of fair waiters grows with their number, and so do its units: it had"
-        f" {max(row_bytes):,.0f} bytes at most here. Other programs used the processors too: the load average"
-        f" before a run, which has the run before it in it, was {min(loads):.1f} to {max(loads):.1f}.",
-    )  # fmt: skip

@@ -16,15 +16,6 @@ from dev.bench.children import Child
 from dev.faultproxy import delay, fault_proxy
 from pynamodb_mutex.testing import Engine, use
 
-_FREE = {
-    "CreateTable",
-    "DescribeTable",
-    "DescribeTimeToLive",
-    "UpdateTimeToLive",
-    "DescribeEndpoints",
-}
-"""Operations that cost no units."""
-
 
 class Counts(NamedTuple):
     """Requests, and the write and read capacity units that they cost."""
@@ -53,7 +44,7 @@ def price(operation: str, body: dict[str, Any]) -> Counts:
             return Counts(1, 2 * len(body["TransactItems"]), 0)
         case "GetItem" | "Query" | "Scan":
             return Counts(1, 0, 1 if body.get("ConsistentRead") else 0.5)
-        case _ if operation in _FREE:
+        case "CreateTable" | "DescribeTable" | "DescribeTimeToLive" | "UpdateTimeToLive":
             return Counts(1, 0, 0)
     raise ValueError(f"no price is known for {operation}")
 

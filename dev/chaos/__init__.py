@@ -5,9 +5,8 @@ What the clients called, were answered and believed is judged by Porcupine, a ch
 
     python -m dev.chaos --seed 1 --seconds 60 --engine local
 
-`run` makes one run. `worker` and `sections` are the clients, `network` and `injector` cause the faults, `history` is
-what a run records, and `report` counts it and finds what Porcupine does not judge. The judge is tested by broken variants of
-the library: `dev.broken`.
+`run` makes one run. `client`, `worker` and `sections` are the clients, `injector` causes the faults, and `history` is what a
+run records. The judge is tested by broken variants of the library: `dev.broken`.
 """
 
 from pathlib import Path

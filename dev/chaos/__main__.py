@@ -11,8 +11,7 @@ from pathlib import Path
 
 import dev.chaos
 from dev.broken import BROKEN
-from dev.chaos.history import read
-from dev.chaos.report import figures, problems
+from dev.chaos.history import figures, problems, read
 from dev.chaos.run import Run
 
 PORCUPINE = Path(__file__).with_name("porcupine")

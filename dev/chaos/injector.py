@@ -1,7 +1,7 @@
 """Injects faults other than those of requests: it stops, kills and forks processes, falsifies clocks, cuts clients off,
 deletes rows, and breaks claims by force.
 
-`network` has the faults of requests, and `shim` the clocks.
+`client` has the faults of requests, and `shim` the clocks.
 """
 
 from __future__ import annotations

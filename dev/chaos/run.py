@@ -12,11 +12,9 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from dev.chaos.client import Client
-from dev.chaos.history import Recorder, read
+from dev.chaos.client import Client, Wire, trouble
+from dev.chaos.history import Recorder, read, unserved
 from dev.chaos.injector import FaultInjector
-from dev.chaos.network import Wire, trouble
-from dev.chaos.report import unserved
 from dev.chaos.sections import KEYS, ROWS, tables
 from dev.chaos.shim import build
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use

@@ -11,8 +11,7 @@ import pytest
 from pynamodb.exceptions import PynamoDBException
 
 from dev.chaos import __main__ as command
-from dev.chaos.history import SECOND, Recorder, read
-from dev.chaos.report import figures, problems
+from dev.chaos.history import SECOND, Recorder, figures, problems, read
 from dev.chaos.sections import KEYS, ROWS
 from dev.chaos.shim import Clock, build
 from dev.faultproxy import deny

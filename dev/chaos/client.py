@@ -15,7 +15,6 @@ from typing import Any
 from dev import faultproxy as net
 from dev.chaos import ROOT
 from dev.chaos.history import Recorder
-from dev.chaos.shim import Clock
 from dev.faultproxy import Exchange, Fault, FaultProxy, Reply
 
 END_SECONDS = 60.0
@@ -35,13 +34,8 @@ class Wire(FaultProxy):
         self._client, self._record = client, record
 
     def note(self, exchange: Exchange, fault: str | None, reply: Reply | None) -> None:
-        # The library learns server time from the answers to its own requests, and not from those of plain models.
-        own = exchange.kind != exchange.op or b"-locks" in exchange.raw
-        self._record(
-            "wire", proc=self._client, kind=exchange.kind,
-            fault="partition" if self.partitioned and reply is None else fault,
-            shows=own and fault is None and reply is not None,
-        )  # fmt: skip
+        fault = "partition" if self.partitioned and reply is None else fault
+        self._record("wire", proc=self._client, kind=exchange.kind, fault=fault)
 
 
 def trouble(seed: int, lease: float, rate: float) -> Fault:
@@ -91,23 +85,18 @@ class Client:
         name: Name of the client.
         wire: Its proxy.
         folder: The folder for its history, logs and configurations.
-        shim: The library that falsifies clocks; None to leave them alone.
         **config: More of the configuration of its workers.
 
     Attributes:
         proc: Name of the present process.
         killed: Whether the present process was killed by the harness.
-        clock: Falsified clocks of the present process; None if clocks are left alone.
     """
 
-    def __init__(
-        self, name: str, wire: Wire, folder: Path, shim: Path | None, **config: Any
-    ) -> None:
+    def __init__(self, name: str, wire: Wire, folder: Path, **config: Any) -> None:
         self.name = self.proc = name
         self.wire = wire
         self.killed = False
-        self.clock: Clock | None = None
-        self._folder, self._shim = folder, shim
+        self._folder = folder
         self._config = {"folder": str(folder), "url": wire.url, **config}
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,9 +109,6 @@ class Client:
         path = self._folder / f"{self.proc}.json"
         path.write_text(json.dumps({**self._config, "proc": self.proc, "seed": seed}))
         env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-        if self._shim is not None:
-            self.clock = Clock(self._shim, self._folder / f"{self.proc}.clock")
-            env |= self.clock.environment
         with (self._folder / f"{self.proc}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dev.chaos.worker", str(path)],
@@ -150,13 +136,6 @@ class Client:
         self.killed = True
         self.signal(signal.SIGKILL)
         self._process.wait()
-        self._forget()
-
-    def _forget(self) -> None:
-        with suppress(OSError):
-            self._process.stdin.close()
-        if self.clock is not None:
-            self.clock.close()
 
     def end(self) -> bool:
         """Ask the process to end after its section, kill it if it does not; return whether it ended itself."""
@@ -170,5 +149,4 @@ class Client:
         except subprocess.TimeoutExpired:
             self.kill()
             return False
-        self._forget()
         return True

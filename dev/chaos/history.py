@@ -1,9 +1,9 @@
 """The history of a run as JSON lines: one file for each thread of a client, one event in each line.
 
-Every event has ``t``, ``proc`` and ``op``. ``t`` is a time in nanoseconds of a clock that all processes of a host share
-and that the harness never falsifies. A call has two events: its ``phase`` is ``invoke`` first, and then ``ok``, ``fail``
-(it had no effect) or ``info`` (nobody knows). `figures` counts what happened, and `problems` finds what Porcupine does not
-judge: progress, errors and forks.
+Every event has ``t``, ``proc`` and ``op``. ``t`` is a time in nanoseconds of a clock that all processes of a host
+share. A call has two events: its ``phase`` is ``invoke`` first, and then ``ok``, ``fail`` (it had no effect) or
+``info`` (nobody knows). `figures` counts what happened, and `problems` finds what Porcupine does not judge: progress,
+errors and forks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SECOND = 1_000_000_000
 
 
 def now() -> int:
-    """Return the time that all processes share, even if their other clocks are falsified, in nanoseconds."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    """Return the time that all processes share, in nanoseconds."""
+    return time.monotonic_ns()
 
 
 class Recorder:
@@ -59,7 +59,7 @@ def read(folder: Path) -> list[Event]:
     return sorted(events, key=lambda event: event["t"])
 
 
-DEEDS = ("stop_client", "stand_still", "step_wall", "kill", "cut_off", "fork", "force", "reap")
+DEEDS = ("stop_client", "kill", "cut_off", "fork", "force", "reap")
 
 
 def unserved(events: list[Event]) -> set[str]:

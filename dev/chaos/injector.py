@@ -1,7 +1,5 @@
-"""Injects faults other than those of requests: it stops, kills and forks processes, falsifies clocks, cuts clients off,
-deletes rows, and breaks claims by force.
-
-`client` has the faults of requests, and `shim` the clocks.
+"""Injects faults other than those of requests: it stops, kills and forks processes, cuts clients off, deletes rows,
+and breaks claims by force. `client` has the faults of requests.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from pynamodb.exceptions import DoesNotExist, PynamoDBException
 from dev.chaos.client import Client
 from dev.chaos.history import Recorder, now
 from dev.chaos.sections import KEYS, ROWS, Tables
-
-HOUR = 3600.0
 
 
 class FaultInjector:
@@ -48,8 +44,6 @@ class FaultInjector:
         Those that occur more often in a list are chosen more often.
         """
         processes = [*[self._stop] * 4, *[self._kill] * 2, *[self._fork] * 2]
-        if all(client.clock for client in self._clients):
-            processes += [*[self._step_wall] * 2, *[self._stand_still] * 2]
         others = [*[self._cut_off] * 2, self._force, *[self._reap] * 2]
         with ThreadPoolExecutor(2) as pool:
             doing = [pool.submit(self._do, deeds, ends) for deeds in (processes, others)]
@@ -93,25 +87,14 @@ class FaultInjector:
     # -- faults ------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """Stop a process; its clock runs on."""
-        self._pause("stop_client", still=False)
-
-    def _stand_still(self) -> None:
-        """Freeze a process as if its machine was suspended: its local clock stands still too."""
-        self._pause("stand_still", still=True)
-
-    def _pause(self, deed: str, *, still: bool) -> None:
-        """Stop a client, mostly for so long that another takes its lock."""
+        """Stop a client, mostly for so long that another takes its lock; its clock runs on."""
         leases = (1.8, 3.5) if self._chance.random() < 3 / 4 else (0.3, 1.8)
         client, seconds = self._victim(), self._chance.uniform(*leases) * self._lease
-        self._record(deed, client=client.name, seconds=seconds)
+        self._record("stop_client", client=client.name, seconds=seconds)
         client.signal(signal.SIGSTOP)
         time.sleep(seconds)
-        if still:
-            # before it resumes, so that it never sees a clock that has run on
-            client.clock.stand_still(seconds)
         client.signal(signal.SIGCONT)
-        self._record("resume", client=client.name, still=still)
+        self._record("resume", client=client.name)
 
     def _kill(self) -> None:
         """Kill a client, and start another in its place."""
@@ -125,13 +108,6 @@ class FaultInjector:
         client = self._victim()
         client.signal(signal.SIGUSR1)
         self._record("ask_fork", client=client.name)
-
-    def _step_wall(self) -> None:
-        """Move a client's wall clock by up to an hour."""
-        client = self._chance.choice([client for client in self._clients if client.working])
-        seconds = self._chance.choice([-1, 1]) * HOUR ** self._chance.random()
-        client.clock.step_wall(seconds)
-        self._record("step_wall", client=client.name, seconds=seconds)
 
     def _cut_off(self) -> None:
         """Cut a client off from the store for a while: none of its requests gets through."""
@@ -158,9 +134,9 @@ class FaultInjector:
     def _reap(self) -> None:
         """Delete a row of the lock table that is free or expired, as the TTL does, though earlier than after days.
 
-        A new row's fencing token starts from server time in milliseconds. The process that creates the row may have had
-        its clock frozen for some seconds, and so know an old time. So no row is deleted whose fencing token is not some
-        seconds lower than the present time: its successor could have a lower one.
+        A new row's fencing token starts from server time in milliseconds, which the process that creates the row knows to
+        two seconds. So no row is deleted whose fencing token is not some seconds lower than the present time: its
+        successor could have a lower one.
         """
         key, table, wall = self._chance.choice(KEYS), self._tables.locks, time.time()
         over = table.expires_at.does_not_exist() | (table.expires_at < wall)

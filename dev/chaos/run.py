@@ -16,7 +16,6 @@ from dev.chaos.client import Client, Wire, trouble
 from dev.chaos.history import Recorder, read, unserved
 from dev.chaos.injector import FaultInjector
 from dev.chaos.sections import KEYS, ROWS, tables
-from dev.chaos.shim import build
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
 
 START_SECONDS = 60.0
@@ -39,7 +38,6 @@ class Run:
     Attributes:
         prefix: Prefix of the names of its tables.
         record: Writes the events of the harness.
-        shim: The library that falsifies clocks; None in the calm or without a compiler.
     """
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
@@ -47,7 +45,6 @@ class Run:
         self.prefix = f"chaos-{options.seed}-{os.getpid()}"
         self.record = Recorder(folder / "run.jsonl", "run")
         self.clients: list[Client] = []
-        self.shim = None if options.calm else build(folder)
 
     def __call__(self) -> None:
         """Make the run."""
@@ -74,7 +71,7 @@ class Run:
                     "threads": 2 if place < options.clients // 2 else 1,
                     "seed": options.seed * 10_000 + place * 100,
                 }  # fmt: skip
-                client = Client(f"c{place}", wire, self.folder, self.shim, **config)
+                client = Client(f"c{place}", wire, self.folder, **config)
                 self.clients.append(client)
             try:
                 self._start()

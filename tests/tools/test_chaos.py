@@ -1,10 +1,7 @@
-"""The trial: its judge on histories made by hand, falsified clocks, and whole runs."""
+"""The trial: its judge on histories made by hand, and whole runs."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,7 +10,6 @@ from pynamodb.exceptions import PynamoDBException
 from dev.chaos import __main__ as command
 from dev.chaos.history import SECOND, Recorder, figures, problems, read
 from dev.chaos.sections import KEYS, ROWS
-from dev.chaos.shim import Clock, build
 from dev.faultproxy import deny
 from pynamodb_mutex._runtime.process import current_process
 
@@ -54,10 +50,6 @@ class History:
 
     def ends_with(self, value):
         return self.add("final", "run", values={"m0": value})
-
-    def stands_still(self, client, *, still=True):
-        self.add("stand_still" if still else "stop_client", "run", client=client)
-        return self.add("resume", "run", client=client, still=still, step=2.0)
 
     def keep(self, folder):
         folder.mkdir()
@@ -100,14 +92,9 @@ HISTORIES = {
              values={"m0": "v2"}, read={"m0": "v1"})
         .acquires("c1.0t0", "b", 2).writes("c1.0t0", "b", "v2", "v3"),
     "a belief that force broke": forced().believes("c0.0t0", "a"),
-    "a belief of one that stood still": taken(holding().stands_still("c0")).believes("c0.0t0", "a"),
     "a release of one that force broke": forced().releases("c0.0t0", "a"),
-    "a release of one that stood still": taken(holding().stands_still("c0")).releases("c0.0t0", "a"),
     "renewed in time": holding().lock("renew", "c0.0t0", "a"),
     "BAD two believe": taken().believes("c0.0t0", "a"),
-    "BAD two believe, one was stopped": taken(holding().stands_still("c0", still=False)).believes("c0.0t0", "a"),
-    "BAD believes long after its answer": taken(holding().stands_still("c0"))
-        .add("wire", "c0", shows=True).add("end", "run", step=1.0).believes("c0.0t0", "a"),
     "BAD believes longer than its lease, after force":
         forced().add("end", "run", step=1.5).believes("c0.0t0", "a"),
     "BAD believes after its release": holding().releases("c0.0t0", "a").believes("c0.0t0", "a"),
@@ -169,48 +156,6 @@ def test_report():
         (found,) = problems([*history.events, {"t": 0, "proc": "c1.0t0", **what}])
         assert told in found
     assert "acquire: 2 (ok 2)" in figures(history.events)
-
-
-CLOCKS = """
-import threading, time
-def clocks():
-    kinds = time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC_RAW
-    return [time.clock_gettime(kind) for kind in kinds]
-before = clocks()
-print("ready", flush=True)
-input()
-time.sleep(0.2)
-threading.Event().wait(0.2)
-print(*(now - then for now, then in zip(clocks(), before)), flush=True)
-"""
-
-
-@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc to build the shim with")
-def test_clocks_are_moved_and_waits_are_right(tmp_path):
-    clock = Clock(build(tmp_path), tmp_path / "c0.clock")
-    process = subprocess.Popen(
-        [sys.executable, "-c", CLOCKS], env=os.environ | clock.environment, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    with process:
-        assert process.stdout.readline() == "ready\n"
-        # longer than the machine may have run: its clocks began when it started
-        clock.stand_still(100_000.0)
-        clock.step_wall(360_000.0)
-        began = time.monotonic()
-        process.stdin.write("\n")
-        process.stdin.flush()
-        wall, local, boot, true = map(float, process.stdout.readline().split())
-        # a wait by the clock that stands still would last for a day
-        assert 0.39 < time.monotonic() - began < 500
-    moved = [clock - true for clock in (wall, local, boot)]
-    assert moved == pytest.approx([260_000.0, -100_000.0, -100_000.0], abs=1.0)
-
-
-def test_without_a_compiler_clocks_are_left_alone(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", "")
-    assert build(tmp_path) is None
-    assert "no gcc" in capsys.readouterr().out
 
 
 def test_history_survives_a_line_cut_short(tmp_path):

@@ -26,12 +26,6 @@ const second = int64(time.Second)
 // Longest search for an order, for all keys of a history.
 const patience = 2 * time.Minute
 
-// An answer that comes this soon after a process resumed may belong to a request that it sent before it stood still.
-const earliest = second / 20
-
-// From the first later answer on, a process that stood still has this long to see that its lease is over.
-const resumed = second / 2
-
 // op is an operation on one key.
 type op struct {
 	kind        string // acquire, held, renew, write, release, force or read
@@ -41,7 +35,6 @@ type op struct {
 	call        int64
 	until       int64 // of force: the end of the longest lease that it may have broken
 	unknown     bool  // it may have been applied or not
-	excused     bool  // a client whose clock had stood still: its report of a release proves nothing
 }
 
 func (o op) String() string {
@@ -98,7 +91,7 @@ func step(s state, o op) []state {
 	case "renew":
 		legal = mine
 	case "release":
-		legal = mine || o.excused || s.broke(o.token, math.MinInt64)
+		legal = mine || s.broke(o.token, math.MinInt64)
 		if mine {
 			after.holder = ""
 		}
@@ -144,10 +137,7 @@ type event struct {
 	Proc    string
 	Op      string
 	Phase   string
-	Client  string
 	Key     string
-	Still   bool
-	Shows   bool // an answer from which the library learned the time
 	Unknown bool
 	Lease   float64
 	Locks   map[string]struct {
@@ -184,38 +174,11 @@ func events(folder string) ([]event, error) {
 	return found, err
 }
 
-// thaw is a time from a client's freeze until it must have seen that its clock stood still.
-type thaw struct{ since, resumed, until int64 }
-
-func thaws(all []event) map[string][]*thaw {
-	found := map[string][]*thaw{}
-	for _, e := range all {
-		name, _, _ := strings.Cut(e.Proc, ".")
-		each := found[name]
-		switch {
-		case e.Op == "stand_still":
-			found[e.Client] = append(found[e.Client], &thaw{e.T, math.MaxInt64, math.MaxInt64})
-		case e.Op == "resume" && e.Still:
-			of := found[e.Client]
-			of[len(of)-1].resumed = e.T
-		case e.Op == "wire" && e.Shows:
-			for _, one := range each {
-				if one.until == math.MaxInt64 && one.resumed < e.T-earliest {
-					one.until = e.T + resumed
-				}
-			}
-		}
-	}
-	return found
-}
-
 // operations returns the operations on each key of a history.
 func operations(all []event) map[string][]porcupine.Operation {
-	frozen := thaws(all)
 	keys := map[string][]porcupine.Operation{}
 	procs := map[string]int{}
-	called := map[string]event{}   // by process and operation
-	acquired := map[string]int64{} // the time at which its acquire was called, by token
+	called := map[string]event{} // by process and operation
 	var lease int64
 	add := func(e event, key string, o op, call, until int64) {
 		if _, known := procs[e.Proc]; !known {
@@ -225,15 +188,6 @@ func operations(all []event) map[string][]porcupine.Operation {
 		keys[key] = append(keys[key], porcupine.Operation{
 			ClientId: procs[e.Proc], Input: o, Call: call, Return: until,
 		})
-	}
-	excused := func(e event, token string) bool {
-		name, _, _ := strings.Cut(e.Proc, ".")
-		for _, each := range frozen[name] {
-			if acquired[token] < each.resumed && each.since < e.T && e.T <= each.until {
-				return true
-			}
-		}
-		return false
 	}
 	write := func(e event, unknown bool, until int64) {
 		for key, value := range e.Values {
@@ -269,12 +223,9 @@ func operations(all []event) map[string][]porcupine.Operation {
 			for key, lock := range e.Locks {
 				o := op{kind: e.Op, token: lock.Token}
 				if e.Op == "acquire" {
-					o.fence, acquired[lock.Token] = lock.Fence, call.T
+					o.fence = lock.Fence
 				}
-				o.excused = excused(e, lock.Token)
-				if e.Op != "held" || !o.excused {
-					add(e, key, o, since, e.T)
-				}
+				add(e, key, o, since, e.T)
 			}
 		}
 	}

@@ -136,6 +136,8 @@ class Client:
         self.killed = True
         self.signal(signal.SIGKILL)
         self._process.wait()
+        with suppress(OSError):
+            self._process.stdin.close()
 
     def end(self) -> bool:
         """Ask the process to end after its section, kill it if it does not; return whether it ended itself."""
@@ -149,4 +151,5 @@ class Client:
         except subprocess.TimeoutExpired:
             self.kill()
             return False
+        self._process.stdin.close()
         return True

@@ -6,8 +6,8 @@ Ours is compared with bare boto3, which sends the same two conditional writes by
 floor, and with other locks on DynamoDB. A proxy adds the latency of a network and counts the requests, which
 do not depend on the engine.
 
-`scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `children` are the processes that
-want one lock, `wire` counts, `tables` shows the figures. This module has what they share.
+`scenarios` has a module for each scenario, `libraries` calls all locks in the same way, `turns` has the processes that want
+one lock, `wire` counts, `tables` shows the figures. This module has what they share.
 """
 
 from collections.abc import Callable, Iterable

@@ -16,6 +16,7 @@ from pynamodb.exceptions import DoesNotExist
 
 import pynamodb_mutex
 from dev.simulation.calls import read_some
+from dev.simulation.handles import PERMITS
 from dev.simulation.models import Account, Ledger, Lock, Shard, Slot
 from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore, aio
 from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, AsyncTransaction
@@ -138,7 +139,7 @@ class AnyLock:
             partial(
                 mutex.any_of if in_task else rng.choice((Mutex, AnyOf)).any_of, keys, model=Lock
             ),
-            partial(semaphore.for_key, "s", permits=2, model=Lock),
+            partial(semaphore.for_key, "s", permits=PERMITS, model=Lock),
             partial(locked, *self._row_key(model)),
             partial(locked_all, [(row, "a") for row in rows] if model is Slot else rows),
         )
@@ -195,6 +196,20 @@ class AnyLock:
         if hasattr(lock, "_lock"):
             return asyncio.sleep(seconds)
         return self._world.sleep(seconds)
+
+    async def _ensure(self, lock: Any, at_least: float) -> None:
+        """Ensure that a lock is held, and that so much of its lease is left."""
+        begun = self._world.now
+        await _done(lock.ensure_held(at_least))
+        self._check_ensured(lock, at_least, begun)
+
+    async def _ask_row(self, lock: Any, _: float) -> None:
+        """Ask whether somebody holds a lock; whoever holds it meanwhile knows the answer."""
+        was_held, is_locked = lock.held, await _done(lock.locked())
+        # any of several keys is locked if all of them are
+        is_any = isinstance(getattr(lock, "_lock", lock), AnyOf)
+        if was_held and lock.held and not is_locked and not is_any:
+            self._schedule.judge.fail(f"said: {lock!r} is locked by nobody")
 
     async def _save(self, lock: Any, chance: float) -> None:
         """Write a payload or none, by one of the calls that do."""
@@ -261,8 +276,8 @@ _STEPS: tuple[Callable[[AnyLock, Any, float], Any], ...] = (
     lambda client, lock, _: read_some(client._rng, lock),
     lambda client, lock, _: read_some(client._rng, lock),
     lambda _, lock, chance: lock.renew(None if chance < 0.5 else chance * 40),
-    lambda _, lock, chance: lock.ensure_held(chance),
-    lambda _, lock, __: lock.locked(),
+    lambda client, lock, chance: client._ensure(lock, chance),
+    AnyLock._ask_row,
     lambda _, lock, chance: lock.release() if chance < 0.3 else None,
     AnyLock._wait,
     AnyLock._wait,

@@ -68,6 +68,7 @@ class Term:
         broken_at: True time at which it was broken by force, or its row was deleted by hand; infinity if neither.
         broken_by: The request that did so; None if none did.
         known_at: True time at which an answer has shown that to its process; infinity if none has.
+        abandoned_by: Label of the dead holder whose claim it has replaced; empty if there was none, None if that is not known.
     """
 
     place: Place
@@ -80,6 +81,7 @@ class Term:
     broken_at: float = math.inf
     broken_by: Exchange | None = None
     known_at: float = math.inf
+    abandoned_by: str | None = None
 
 
 class Watch:
@@ -92,9 +94,12 @@ class Watch:
         options: What was given when the handle was made.
         keys: The keys that it locks.
         is_single: Whether it locks one key alone.
+        is_all: Whether it locks several keys together.
+        is_timed: Whether it was checked that its acquire has ended in time.
         is_used: Whether its section goes on. It is asked until it is not held any more after that.
         tokens: Tokens of the acquisition in which it believes; empty if in none.
         last: Tokens of its latest acquisition.
+        said: The payload in the row and the label of a dead holder before it, as each lock of that has said then.
         began: True time at which its section began.
         since: True time at which it has begun to believe in that; infinity if the system refused threads then.
         until: True time until which it believes, as it said last.
@@ -115,11 +120,14 @@ class Watch:
         parts = _parts_of(handle)
         lock = getattr(handle, "_lock", handle)  # of one for tasks
         self.is_single = not parts and not hasattr(lock, "keys")
+        self.is_all = bool(parts)
         keys = tuple(map(_name_of, parts or (lock,))) if self.is_single or parts else lock.keys
         self.keys: tuple[str, ...] = keys
         self.is_used = True
+        self.is_timed = False
         self.tokens: tuple[str, ...] = ()
         self.last: tuple[str, ...] = ()
+        self.said: tuple[tuple[Any, str | None], ...] = ()
         self.began = self.since = self.until = self.extended_at = self.lost_at = -math.inf
         self.loss: str | None = None
         self.losses = 0
@@ -156,7 +164,10 @@ class Watch:
                     world.fail(f"I1: {handle!r} has {left} s left, and says {handle.held}")
                 if left:
                     parts = _parts_of(handle) or (getattr(handle, "_lock", handle),)
-                    self.tokens = tuple(part.token for part in parts)
+                    tokens = tuple(part.token for part in parts)
+                    if tokens != self.tokens:
+                        self.said = tuple((part.data, part.abandoned_by) for part in parts)
+                    self.tokens = tokens
                     until = self.process.true_time(self.process.clock() + left)
                     if until > self.until + 0.01:
                         self.extended_at = world.now

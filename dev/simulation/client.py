@@ -17,6 +17,7 @@ from pynamodb.transactions import TransactWrite
 
 import pynamodb_mutex
 from dev.simulation.any_lock import AnyLock
+from dev.simulation.handles import PERMITS
 from dev.simulation.models import Account, Ledger, Lock, Order, Shard
 from dev.simulation.once import OnceCalls
 from dev.simulation.threads import run_tasks
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dev.simulation.judge import Judge
-    from dev.simulation.schedule import Schedule
 
 H = TypeVar("H")
 
@@ -50,7 +50,7 @@ class Client(AnyLock, OnceCalls):
     Each method ``lock_...`` acquires a lock in one way, works under it, and releases it.
     """
 
-    def __init__(self, schedule: Schedule, process: Process) -> None:
+    def __init__(self, schedule: Any, process: Process) -> None:
         self._schedule = schedule
         self._process = process
         self._world = schedule.world
@@ -136,7 +136,10 @@ class Client(AnyLock, OnceCalls):
             count("lost")
         except MutexNotHeldError:
             count("released by another thread")
-        except (MutexTimeoutError, RowLockedError):
+        except MutexTimeoutError:
+            count("held by others")
+            self._schedule.judge.timed_out()
+        except RowLockedError:
             count("held by others")
         except MutexClosedError:
             count("closed")
@@ -192,6 +195,8 @@ class Client(AnyLock, OnceCalls):
             if mutex._options.reentrant:
                 with mutex:
                     self._work(mutex)
+                if not mutex.held and not mutex.lost:
+                    self._schedule.judge.fail("I5: the inner of two blocks has released the lock")
             self._work(mutex, guarded=not mutex._options.delete_on_release)
             if rng.random() < 0.15:
                 self._detach(mutex)
@@ -235,8 +240,8 @@ class Client(AnyLock, OnceCalls):
                         mutex.save_data(number)
                 self._pause()
             number = self._number()
-            self._schedule.judge.writes_under(mutex, number)
-            mutex.release(data=number)
+            with self._reporting(mutex, number):
+                mutex.release(data=number)
 
     def lock_by_force(self) -> None:
         """Lock one key or row, and break the claim of whoever holds it."""
@@ -325,7 +330,10 @@ class Client(AnyLock, OnceCalls):
             Shard.force_release(key, parts[0])
         options = self._options()
         locks = [Mutex.for_key(key, range_key=part, model=Shard, **options) for part in parts]
-        lock: Any = Mutex.for_keys(locks, model=Lock) if len(locks) > 1 else locks[0]
+        lock: Any = locks[0]
+        if len(locks) > 1:
+            lock = Mutex.for_keys(locks, model=Lock)
+            del options["timeout"]  # those of the group are its own
         with self._using(lock, options):
             self._work(rng.choice(locks))
             if len(locks) == 1 and rng.random() < 0.15:
@@ -335,7 +343,7 @@ class Client(AnyLock, OnceCalls):
     def lock_semaphore(self) -> None:
         """Acquire one of two permits of a semaphore."""
         options = self._options()
-        permit = Semaphore.for_key("s", permits=2, model=Lock, **options)
+        permit = Semaphore.for_key("s", permits=PERMITS, model=Lock, **options)
         with self._using(permit, options):
             self._work(permit)
 
@@ -441,11 +449,21 @@ class Client(AnyLock, OnceCalls):
             elif what == "renew":
                 mutex.renew()
             elif what == "ensure":
-                mutex.ensure_held(mutex._options.lease * rng.random() * 0.9)
+                begun, at_least = self._world.now, mutex._options.lease * rng.random() * 0.9
+                mutex.ensure_held(at_least)
+                self._check_ensured(mutex, at_least, begun)
             elif guarded:
                 number = self._number()
                 with self._reporting(mutex, number):
                     mutex.save_data(number)
+
+    def _check_ensured(self, lock: Any, at_least: float, begun: float) -> None:
+        """Check that so much of a lease was left when it was ensured, or that it was renewed."""
+        left = lock.remaining
+        if left and left + 1.1 * (self._world.now - begun) < at_least - 0.1:
+            self._schedule.judge.fail(
+                f"I6: {lock!r} was ensured for {at_least:.1f} s, not {left:.1f}"
+            )
 
     def _write(self, row: Any) -> None:
         """Write a locked row, by save or update; sometimes the same request releases the lock."""

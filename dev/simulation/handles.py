@@ -6,6 +6,7 @@ What they say is judged by the rows and the requests alone. `judge` checks the c
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,19 @@ COARSE = 1.3
 
 REPORTED_WITHIN = 0.5
 """Longest time in seconds from a loss, or a danger, to the call that reports it, on a thread of its own."""
+
+NEAR = 2.5
+"""Seconds after its lease in which a claim must end: for so long a newcomer waits in addition."""
+
+PERMITS = 2
+"""Number of permits of a semaphore."""
+
+PERMIT = "#permit-"
+"""What stands between the key of a semaphore and the number of a permit."""
+
+WITHIN = 2 * LONGEST_HANG
+"""Seconds after the timeout within which a call that acquires must have ended: its last request may hang, and so may the one
+that ends what this may have acquired."""
 
 MOST_HAND_OVERS = 16
 """Hand-overs in a row after which a process lets others have a lock, and wakes nobody."""
@@ -200,7 +214,15 @@ class HandleJudge(Observer):
             until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
             process = exchange.thread.process
             term = Term(place, process, new.owner, since, 0.0, watched)
+            # whoever takes one that was detached may do so by its ticket, and force asks for no end
+            is_taken = old.token not in self.detached and not token.startswith(FORCED_MARK)
+            if old.end is None or (since >= old.end - EPOCH and is_taken):
+                is_dead = old.end is not None and not old.is_kept
+                term.abandoned_by = old.owner if is_dead else ""
             self._terms[token] = term
+            is_near = end <= exchange.sent + new.lease + NEAR or end > FAR or process in self._jumps
+            what = f"a claim on {place} of {new.lease} s ends {end - exchange.sent:.1f} s after it"
+            self._ask("I7 end", is_near, what)
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         # an end in the far future stands for none: then others watch the row
         term.end, term.watched = math.inf if end > FAR else end, watched
@@ -304,7 +326,7 @@ class HandleJudge(Observer):
         if watch is None:
             watch = Watch(handle, self._world, options)
             watches.append(watch)
-        watch.is_used, watch.began = True, self._world.now
+        watch.is_used, watch.is_timed, watch.began = True, False, self._world.now
 
     def section_ends(self, *, is_released: bool) -> None:
         """Note that the running thread or task has left the handles that it used.
@@ -316,6 +338,12 @@ class HandleJudge(Observer):
             if not watch.is_used or not watch.is_own:
                 continue
             watch.is_used = False
+            self._check_in_time(watch)
+            # a row's lock counts as lost, without an error, if the answer to a write that unlocks comes after its lease
+            is_own = is_released and not self._was_among_all(watch) and "/" not in watch.keys[0]
+            if is_own and watch.since >= watch.began:
+                what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
+                self._ask("I6 error", watch.loss is None, what)
             for token in watch.last if is_released and not self._was_among_all(watch) else ():
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
@@ -358,7 +386,8 @@ class HandleJudge(Observer):
 
     def _note_belief(self, watch: Watch) -> None:
         """Note that a handle has begun to believe in an acquisition, or does so again."""
-        if watch.tokens != watch.last:
+        is_new = watch.tokens != watch.last
+        if is_new:
             self.acquisitions += 1
             # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
             # a renewal, so a loss is excused.
@@ -368,6 +397,47 @@ class HandleJudge(Observer):
         for token in watch.tokens:
             self._given.setdefault(token, watch)
             self._check_others(watch, token)
+        self._check_in_time(watch)
+        if is_new and not self._is_excused(watch.process):
+            self._check_said(watch)
+
+    def _check_in_time(self, watch: Watch) -> None:
+        """Check that a call which acquires ended within its timeout: now, with a lock, or with the section."""
+        timeout = watch.options.get("timeout")
+        is_late = self._disturbed.get(watch.process, -math.inf) >= watch.began
+        if timeout is None or is_late or watch.process.refuses_threads or watch.is_timed:
+            return
+        watch.is_timed = True
+        waited = self._world.now - watch.began
+        longest = timeout * (1 + DRIFT) + WITHIN
+        what = f"{watch.process.name} waited {waited:.1f} s for {watch.keys}, not {timeout}"
+        self._ask("I8 in time", waited <= longest, what)
+
+    def timed_out(self) -> None:
+        """Check that the running thread or task, whose acquire had its timeout, has waited for so long."""
+        for watch in self._watches.get(self._world.running.process, ()):
+            timeout = watch.options.get("timeout")
+            if watch.is_used and watch.is_own and not watch.is_timed and timeout is not None:
+                waited = self._world.now - watch.began
+                is_over = waited >= timeout * (1 - DRIFT) or self._has_jumped(watch.process)
+                what = (
+                    f"{watch.process.name} gave {watch.keys} up after {waited:.1f} s, not {timeout}"
+                )
+                self._ask("I8 timeout", is_over, what)
+
+    def _check_said(self, watch: Watch) -> None:
+        """Check what a handle says of the row as it was when it was acquired."""
+        for token, (data, abandoned_by) in zip(watch.tokens, watch.said, strict=True):
+            term = self._terms.get(token)
+            # of several locks the answer shows no rows; of a user's row the payload is an attribute
+            if term is None or not watch.is_single or term.place[0] not in {"locks", "shards"}:
+                continue
+            stored = (self._world.tables.row(*term.place) or {}).get("data")
+            what = f"{watch.process.name} got the payload {data!r} of {term.place}, not {stored}"
+            self._ask("said data", data == (stored and json.loads(stored["S"])), what)
+            if term.abandoned_by is not None:
+                what = f"{watch.process.name} got {term.place} of {abandoned_by}, not {term.abandoned_by}"
+                self._ask("said abandoned", (abandoned_by or "") == term.abandoned_by, what)
 
     def _check_term(self, process: Process, token: str, until: float) -> None:
         """Check that the rows let a process believe in an acquisition until a true time."""
@@ -400,6 +470,7 @@ class HandleJudge(Observer):
             if each.ask() and term.place in {self._place_held(token) for token in each.tokens}
         ]
         self._believers[term.place] = [*believers, watch]
+        self._check_permits(watch, term)
         self.asked["I1 one believer"] += 1
         for other in believers:
             if (
@@ -410,6 +481,25 @@ class HandleJudge(Observer):
             ):
                 names = f"{watch.process.name} and {other.process.name}"
                 self.fail(f"I1: {names} believe that they hold {term.place}")
+
+    def _check_permits(self, watch: Watch, term: Term) -> None:
+        """Check that no more hold a semaphore than it has permits."""
+        name = term.place[1][0].partition(PERMIT)
+        if not name[1]:
+            return
+        places = [each for each in self._believers if each[1][0].startswith(name[0] + PERMIT)]
+        taken = [
+            place
+            for place in places
+            if any(
+                each.ask()
+                and not self._is_excused(each.process)
+                and self._broken_terms.keys().isdisjoint(each.tokens)
+                for each in self._believers[place]
+            )
+        ]
+        what = f"{watch.process.name} holds one of {taken}"
+        self._ask("I1 permits", len(taken) <= PERMITS, what)
 
     def _place_held(self, token: str) -> Place | None:
         term = self._terms.get(token) or self._broken_terms.get(token)

@@ -357,6 +357,8 @@ class Judge(HandleJudge):
         assert exchange is not None
         if len(set(after)) < len(after):
             self.fail(f"order: a waiter stands twice in line for {place}: {after}")
+        if before and not new:
+            self.fail(f"order: {process.name} deleted {place}, where somebody waits: {before}")
         for entry in after:
             if entry not in before:
                 self._waiters.setdefault(entry, process)
@@ -368,6 +370,9 @@ class Judge(HandleJudge):
         late = self._world.now - exchange.sent
         is_acquired = new.get("token") != old.get("token") and "expires_at" in new
         is_fair = "waiting" in repr(exchange.kwargs.get("ExpressionAttributeNames", {}))
+        for entry in () if is_acquired else {*before} - {*after}:
+            what = f"{process.name} removed {entry} from the line for {place}"
+            self._ask("order own entry", entry in values_on(exchange, place), what)
         # A take that is applied late is not judged: its waiter may have been passed meanwhile, and have joined again at
         # another place. It counts as one from outside the line, like that of a waiter without fair=True.
         if is_acquired and is_fair and late < PATIENCE:
@@ -535,10 +540,9 @@ class Judge(HandleJudge):
         name = exchange.thread.process.name
         what = f"{name} broke a claim on {place} that it had not seen: {old.token}"
         self._ask("I5 force", old.token in values_on(exchange, place), what)
-        if new.end is not None:
-            is_next = old.end is not None and new.version > old.version
-            self._ask("I5 force", is_next, f"{name} took {place} by force, and broke no claim")
-            self._versions[place] = new.version
+        is_next = old.end is not None and new.version > old.version
+        self._ask("I5 force", is_next, f"{name} broke no claim on {place}, or kept its version")
+        self._versions[place] = new.version
 
     def _acquired(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         """Check an acquisition: its fencing token is higher, and it takes no claim that is alive, unless it was given."""
@@ -589,7 +593,7 @@ class Judge(HandleJudge):
             # the first of them polls for all
             longest = max((each.options.get("poll", (0, 0))[1] for each in waiters), default=0)
             for watch in waiters:
-                if watch.is_single and watch.since < watch.began and "poll" in watch.options:
+                if not watch.is_all and watch.since < watch.began and "poll" in watch.options:
                     idle = now - max(free_since, watch.began)
                     what = f"{place} was free for {idle:.1f} s while {watch.process.name} waited"
                     self._ask("I7 starved", idle <= 2 * longest + IDLE_SLACK, what)
@@ -628,8 +632,9 @@ class Judge(HandleJudge):
         is_repeated = is_repeated or new.get("count") != old.get("count")
         if number is None or (number == _number_of(old) and not is_repeated):
             return
-        if new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new:
-            return  # an acquisition that writes the payload, which is no guarded write
+        is_taken = new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new
+        if is_taken and number not in self._writers:
+            return  # an acquisition that writes the payload, and no release that hands over or keeps
         self.writes[number] = self.writes.get(number, 0) + 1
         self._written.setdefault(place, set()).add(number)
         # without a lock, a request that met a fault may be applied again

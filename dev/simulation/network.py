@@ -440,7 +440,7 @@ def _failure(exchange: Exchange, rng: random.Random) -> tuple[bool, Outcome] | N
 def _in_conflict(exchange: Exchange, rng: random.Random) -> Outcome:
     """Return the refusal of a write that meets a transaction: of one of its parts, if it is a transaction itself."""
     parts = exchange.kwargs.get("TransactItems")
-    if parts is None:
+    if not parts:
         return _failed("TransactionConflictException", 400, exchange.operation)
     reasons = [{"Code": "None"} for _ in parts]
     reasons[rng.randrange(len(parts))] = {"Code": "TransactionConflict", "Message": "simulated"}

@@ -93,7 +93,7 @@ class Size(NamedTuple):
         # Often all clients lock in one or two ways. With all ways at once they rarely meet at the same lock.
         ways = ways or WAYS
         ways = rng.sample(ways, rng.choice((1, 2, len(ways))))
-        return cls(
+        drawn = cls(
             processes=rng.choice((1, 2, 2, 3, 5, 8)),
             threads=rng.choice((1, 1, 2, 3)),
             sections=rng.randrange(2, 8),
@@ -111,6 +111,9 @@ class Size(NamedTuple):
             jumps=0 if ways[0] in ONCE_WAYS else rng.choice((0,) * 6 + (1, 3)),
             outages=0.0 if ways[0] in ONCE_WAYS else rng.choice((0.0,) * 8 + (0.5,)),
         )
+        # the order of waiters, and who counts as dead, shows where many wait in line for the same lock
+        is_fair = not drawn.is_of_once and rng.random() > 0.85
+        return drawn._replace(ways=("lock_fair",), keys=1) if is_fair else drawn
 
     def smaller(self) -> Iterator[Size]:
         """Return the sizes in which one value is smaller than here; roughly the much smaller ones first."""

@@ -143,6 +143,11 @@ CAUGHT_ANYWHERE = {
     "wall-clock": 0, "early-taker": 3, "held-is-a-flag": 3, "lost-wake-up": 4, "queued-twice": 0,
     "renewal-forgotten": 3, "danger-repeated": 0, "release-all-of-anyone": 300, "kept-by-own-clock": 5,
     "kept-is-handed-over": 47, "force-takes-any": 20, "kept-is-renewed": 47, "lease-from-receipt": 0,
+    "timeout-ignored": 12, "payload-unread": 3, "released-is-abandoned": 1, "version-kept": 1, "attach-any": 6,
+    "deletes-line": 6, "disown-any": 6, "force-keeps-version": 6, "guard-and-end-unguarded": 3, "free-unchecked": 29,
+    "reentrant-inner": 13, "end-doubled": 0, "detach-believes": 6, "release-data-lost": 23, "ttl-of-lease": 5,
+    "patience-halved": 6, "fork-inherits": 19, "leave-any": 3, "ensure-lazy": 41, "locked-inverted": 11, "exit-silent": 43,
+    "take-at-any-place": 108,
 }  # fmt: skip
 once = partial(size, kind="once")
 CAUGHT_IN = {
@@ -205,6 +210,9 @@ CAUGHT_IN = {
     "watched-by-token": (size("one", 4, undated=0.9, late=0.1), 20),
     "hosts-agree": (size("one", 6, 6), 0),
     "unlocked-whatever": (size("row none", 4), 0),
+    "writes-reset": (size("row", 5, failed_after=0.4), 0),
+    "one-permit-more": (size("semaphore", 5, threads=2), 0),
+    "any-keeps-polling": (size("any one", 4, keys=2), 0),
     **{name: (None, seed) for name, seed in CAUGHT_ANYWHERE.items()},
 }
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""

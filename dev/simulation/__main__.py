@@ -20,7 +20,7 @@ from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.once import ONCE_WAYS
-from dev.simulation.replay import Client, replay_schedule
+from dev.simulation.replay import client_of, replay_schedule
 from dev.simulation.schedule import WAYS, Played, Size, play, shrink
 from pynamodb_mutex.testing import dynamodb_local
 
@@ -103,7 +103,7 @@ def _print(played: Played, last: int | None = None) -> int:
 def _replay(seed: int, schedules: int, size_of: Callable[[int], Size | None]) -> int:
     """Replay schedules on DynamoDB Local; return 1 if it answers a request differently."""
     with dynamodb_local() as engine:
-        client, requests = Client(engine.endpoint_url), 0
+        client, requests = client_of(engine.endpoint_url), 0
         for at in range(seed, seed + schedules):
             try:
                 requests += replay_schedule(client, at, size_of(at))

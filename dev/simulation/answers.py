@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -73,11 +74,5 @@ def comparable(answer: Any) -> Any:
 
 def in_order(rows: list[dict[str, Any]]) -> list[Any]:
     """Return rows in canonical form, sorted: engines return those of a batch or scan in any order."""
-    return sorted(({"M": canonical_item(row)} for row in rows), key=lambda row: repr(in_names(row)))
-
-
-def in_names(value: Any) -> Any:
-    """Return a typed value with its names sorted at all levels, so that equal values have the same text."""
-    if isinstance(value, dict):
-        return sorted((name, in_names(each)) for name, each in value.items())
-    return value
+    found = ({"M": canonical_item(row)} for row in rows)
+    return sorted(found, key=lambda row: json.dumps(row, sort_keys=True, default=repr))

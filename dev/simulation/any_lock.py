@@ -201,15 +201,16 @@ class AnyLock:
         """Ensure that a lock is held, and that so much of its lease is left."""
         begun = self._world.now
         await _done(lock.ensure_held(at_least))
-        self._check_ensured(lock, at_least, begun)
+        self._schedule.judge.ensured(lock, at_least, begun)
 
     async def _ask_row(self, lock: Any, _: float) -> None:
         """Ask whether somebody holds a lock; whoever holds it meanwhile knows the answer."""
-        was_held, is_locked = lock.held, await _done(lock.locked())
+        judge = self._schedule.judge
+        was_held, is_locked = judge.stands(lock), await _done(lock.locked())
         # any of several keys is locked if all of them are
         is_any = isinstance(getattr(lock, "_lock", lock), AnyOf)
-        if was_held and lock.held and not is_locked and not is_any:
-            self._schedule.judge.fail(f"said: {lock!r} is locked by nobody")
+        if was_held and judge.stands(lock) and not is_locked and not is_any:
+            judge.fail(f"said: {lock!r} is locked by nobody")
 
     async def _save(self, lock: Any, chance: float) -> None:
         """Write a payload or none, by one of the calls that do."""

@@ -267,7 +267,6 @@ def _client(
     name: str,
     make: Callable[..., Any],
     work: Callable[[SmallWorld, str, Any], None],
-    rows: list[tuple[str, str]],
 ) -> None:
     """Acquire a lock, write under its guard, release it; report what breaks a promise."""
     options: dict[str, Any] = {"lease": LEASE, "auto_renew": False, "poll": (2.0, 8.0)}
@@ -286,20 +285,12 @@ def _client(
         work(world, name, lock)
     except PynamoDBException as error:
         world.fail(f"I8: {name} could not write: {error!r}")
-    tokens = [(each.token, each.fencing_token) for each in getattr(lock, "members", (lock,))]
     # With two faults it may not be answered in time: then the lock expires.
     try:
         lock.release()
     except PynamoDBException:
         return
-    for (table, key), (token, version) in zip(rows, tokens, strict=True):
-        row, prefix = world.tables.row(table, (key,)) or {}, "lock_" * (table == "accounts")
-        # A late copy of the acquiring write may have taken the free lock once more, after a whole cycle of the other:
-        # with the same token and a higher version. That is the one exception of I4: nobody believes in that claim, and
-        # it expires.
-        is_its = row.get(f"{prefix}token", {}).get("S") == token
-        if is_its and f"{prefix}expires_at" in row and int(row[f"{prefix}version"]["N"]) == version:
-            world.fail(f"I4: {name} released, and the row carries its claim")
+    world.judge.section_ends(is_released=True)
 
 
 def _save_twice(_: SmallWorld, name: str, mutex: Mutex) -> None:
@@ -323,13 +314,9 @@ def _write_another(world: SmallWorld, name: str, group: Any) -> None:
         world.fail(f"I2: the write of {name} was reported as applied, and is not there")
 
 
-LOCKS: dict[str, tuple[Callable[..., Any], Callable[[SmallWorld, str, Any], None], Any]] = {
-    "key": (partial(Mutex.for_key, "k", model=Lock), _save_twice, [("locks", "k")]),
-    "row": (partial(Account.locked, "r0"), _write_row, [("accounts", "r0")]),
-    "keys": (
-        partial(Mutex.for_keys, ["k", "l"], model=Lock),
-        _write_another,
-        [("locks", "k"), ("locks", "l")],
-    ),
+LOCKS: dict[str, tuple[Callable[..., Any], Callable[[SmallWorld, str, Any], None]]] = {
+    "key": (partial(Mutex.for_key, "k", model=Lock), _save_twice),
+    "row": (partial(Account.locked, "r0"), _write_row),
+    "keys": (partial(Mutex.for_keys, ["k", "l"], model=Lock), _write_another),
 }
-"""What the clients may lock: how they make the lock, what they write under it, and the rows that carry its claims."""
+"""What the clients may lock: how they make the lock, and what they write under it."""

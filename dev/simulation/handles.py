@@ -216,6 +216,7 @@ class HandleJudge(Observer):
             term = Term(place, process, new.owner, since, 0.0, watched)
             # whoever takes one that was detached may do so by its ticket, and force asks for no end
             is_taken = old.token not in self.detached and not token.startswith(FORCED_MARK)
+            is_taken = is_taken and not is_own  # it may have been handed over
             if old.end is None or (since >= old.end - EPOCH and is_taken):
                 is_dead = old.end is not None and not old.is_kept
                 term.abandoned_by = old.owner if is_dead else ""
@@ -341,7 +342,7 @@ class HandleJudge(Observer):
             self._check_in_time(watch)
             # a row's lock counts as lost, without an error, if the answer to a write that unlocks comes after its lease
             is_own = is_released and not self._was_among_all(watch) and "/" not in watch.keys[0]
-            if is_own and watch.since >= watch.began:
+            if is_own and watch.began <= watch.since < math.inf:
                 what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
                 self._ask("I6 error", watch.loss is None, what)
             for token in watch.last if is_released and not self._was_among_all(watch) else ():
@@ -424,6 +425,32 @@ class HandleJudge(Observer):
                     f"{watch.process.name} gave {watch.keys} up after {waited:.1f} s, not {timeout}"
                 )
                 self._ask("I8 timeout", is_over, what)
+
+    def _own(self, handle: Any) -> list[Watch]:
+        """Return what the running thread or task knows of a handle."""
+        watches = self._watches.get(self._world.running.process, ())
+        return [each for each in watches if each.is_own and each.is_of(handle)]
+
+    def stands(self, handle: Any) -> bool:
+        """Return whether a handle believes in an acquisition whose claim is in its row."""
+        return any(
+            each.ask() and not self._terms.keys().isdisjoint(each.tokens)
+            for each in self._own(handle)
+        )
+
+    def ensured(self, handle: Any, at_least: float, begun: float) -> None:
+        """Check that a call which began then has left so much of the lease, or more.
+
+        In the row it may be more than in the handle: a renewal of another thread may have no answer yet.
+        """
+        now = self._world.now
+        for watch in self._own(handle):
+            if watch.ask():
+                ends = [term.watched for term in self._terms_of(watch.tokens)]
+                left = max(watch.until, min(ends, default=0.0)) - now
+                is_left = left + (1 + DRIFT) * (now - begun) >= at_least * (1 - DRIFT)
+                what = f"{watch.process.name} ensured {watch.keys} for {at_least:.1f} s"
+                self._ask("I6 ensured", is_left, f"{what}, not {left:.1f}")
 
     def _check_said(self, watch: Watch) -> None:
         """Check what a handle says of the row as it was when it was acquired."""
@@ -616,6 +643,8 @@ class HandleJudge(Observer):
         late = self._world.now - watch.lost_at > REPORTED_WITHIN
         if watch.loss is None or not late or watch.losses or "on_lost" not in watch.options:
             return
+        if watch.since == math.inf:
+            return  # threads were refused, so nobody watches its lease
         # the release of several finds the loss of one, goes on with the others, and then raises
         if not watch.is_single or self._was_among_all(watch):
             return

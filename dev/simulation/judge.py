@@ -667,6 +667,10 @@ class Judge(HandleJudge):
         writer = (handle.token, handle.fencing_token, caller(labelled=False).number)
         self._writers.update(dict.fromkeys(numbers, writer))
 
+    def was_deleted(self, mutex: Any) -> bool:
+        """Return whether the row of a lock of one key was ever deleted by hand."""
+        return (mutex._options.model.Meta.table_name, (mutex.key,)) in self._remade
+
     def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> Claim:
         """Return the claim that guards a row: in the row itself as it was, or in the lock table."""
         if watched.locks is None:

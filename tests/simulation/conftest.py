@@ -6,7 +6,7 @@ A file whose tests have a `store` fills it by `fill`, and says in VALUES what pl
 import pytest
 from tables import Store, stores
 
-from dev.simulation.schedule import Lock
+from dev.simulation.models import Lock, Receipt, Shard
 from pynamodb_mutex._dynamodb import connection
 
 store = stores("memory", "local")
@@ -16,7 +16,8 @@ store = stores("memory", "local")
 def timeouts_as_they_ship(monkeypatch):
     # conftest.py of all tests lengthens them
     monkeypatch.setattr(connection, "READ_TIMEOUT", 2.0)
-    monkeypatch.setattr(Lock.Meta, "read_timeout_seconds", 2.0)
+    for model in (Lock, Shard, Receipt):
+        monkeypatch.setattr(model.Meta, "read_timeout_seconds", 2.0)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tables import SCHEMA
 from two_clients import held
 
 from dev.simulation.recording import recorded
-from dev.simulation.replay import Client, expected, replay, replay_schedule
+from dev.simulation.replay import client_of, expected, replay, replay_schedule
 from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from dev.simulation.values import Refusal
@@ -26,7 +26,7 @@ from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, RowLocke
 
 @pytest.fixture(scope="module")
 def client(local_engine):
-    return Client(local_engine.endpoint_url)
+    return client_of(local_engine.endpoint_url)
 
 
 @pytest.fixture

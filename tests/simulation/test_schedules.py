@@ -96,6 +96,13 @@ FOUND = {
     "loss that is seen in the step that reports it": 6000000685,
     "lock that a release of all could not release": 6000001371,
     "late copy of an acquire, after force has broken its claim": 6000000728,
+    "write that unlocks, and is answered after the lease": 579,
+    "dead claim that its own process hands over": 8000000172,
+    "renewal of another thread that is unanswered when a lease is ensured": 8000000364,
+    "lock that a thread releases which is refused threads": 8000000765,
+    "lock that is broken by force when its holder asks whether it is locked": 8000100568,
+    "loss of a lock that nobody could watch": 8000100972,
+    "payload that a release writes into a row that is deleted": 8000101200,
 }
 """What seeds of long runs have found, by its cause: the first a defect of the library, the others mistakes of the judge."""
 

@@ -30,7 +30,6 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from dev import faultproxy
 from dev.faultproxy import Exchange, FaultProxy, Reply
 from dev.simulation.network import Client, Network, _raiser, service_model, worlds
-from dev.simulation.replay import decoded
 from dev.simulation.table import Refusal
 from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, of_world, threading_of
 from dev.simulation.world import Process, World
@@ -178,6 +177,16 @@ def suspended(seconds: float) -> Iterator[None]:
 # -- the proxy -------------------------------------------------------------------------------------
 
 
+def _decoded(value: dict[str, Any]) -> dict[str, Any]:
+    """Decode the binary values of an answer."""
+    match value:
+        case {"B": str(content)}:
+            return {"B": base64.b64decode(content)}
+        case {"BS": [*members]}:
+            return {"BS": [base64.b64decode(member) for member in members]}
+    return value
+
+
 class SimulatedProxy(FaultProxy):
     """A fault proxy without sockets: each request is met on a simulated thread of its own."""
 
@@ -220,7 +229,7 @@ class SimulatedProxy(FaultProxy):
 
     def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
         operation = headers["X-Amz-Target"].rpartition(".")[2]
-        kwargs = json.loads(raw, object_hook=decoded)
+        kwargs = json.loads(raw, object_hook=_decoded)
         kwargs.pop("ReturnConsumedCapacity", None)
         date = formatdate(self._world.epoch + self._world.now, usegmt=True)
         headers = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-RequestId": "SIMULATED"}

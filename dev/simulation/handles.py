@@ -292,7 +292,7 @@ class HandleJudge(Observer):
             is_known = token in self._given or any(token in values_on(each, None) for each in sent)
             what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
             self._ask("I4 recognised", is_known, what)
-        if exchange.operation in {"UpdateItem", "TransactWriteItems"}:
+        if exchange.operation == "UpdateItem":  # no transaction acquires a single lock
             for token in values_on(exchange, None) & self._terms.keys() - self._given.keys():
                 term = self._terms[token]
                 is_own = term.process is exchange.thread.process

@@ -257,9 +257,11 @@ class HandleJudge(Observer):
             self._dated.add(process)
         took = exchange.evaluated - exchange.sent
         self._slowest[process] = max(took, self._slowest.get(process, 0.0))
+        # the answer to a copy may show another end, of a renewal that was sent meanwhile
+        is_repeated = exchange.fault is not None and exchange.fault.kind == "repeated"
         for token, until in self._prolonged.pop(id(exchange), ()):
             term = self._terms.get(token)
-            if term is not None:
+            if term is not None and not is_repeated:
                 term.renewed = max(term.renewed, (exchange.sent, until))
         ended = self._ended.pop(id(exchange), None)
         if ended is not None:

@@ -103,6 +103,7 @@ FOUND = {
     "lock that is broken by force when its holder asks whether it is locked": 8000100568,
     "loss of a lock that nobody could watch": 8000100972,
     "transaction that names a claim which is not its own": 7000001837,
+    "renewal whose copy is answered, after another one": 8000001846,
     "payload that a release writes into a row that is deleted": 8000101200,
 }
 """What seeds of long runs have found, by its cause: the first a defect of the library, the others mistakes of the judge."""

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import dev.chaos
-from dev.broken import BROKEN
+from dev.broken import BROKEN, OF_ONCE
 from dev.chaos.history import figures, problems, read
 from dev.chaos.run import Run
 
@@ -28,7 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=float, default=0.08, help="share of requests")
     parser.add_argument("--calm", action="store_true", help="no faults")
     parser.add_argument(
-        "--break", dest="broken", choices=BROKEN, help="break the library in this way"
+        "--break",
+        dest="broken",
+        choices=sorted(BROKEN.keys() - OF_ONCE),
+        help="break the library in this way",
     )
     parser.add_argument("--keep", type=Path, help="folder for the history")
     options = parser.parse_args(arguments)

@@ -81,7 +81,7 @@ class Worker:
     """One thread of a client, which runs sections until it is asked to stop.
 
     Args:
-        config: The configuration, as `run.Client.start` makes it.
+        config: The configuration, as `client.Client.start` makes it.
         made: The models of the process, which its workers share, and with them the queue for each key.
         thread: Number of the thread in its process.
 

@@ -7,7 +7,7 @@
    repeats it and returns the second answer.  A crash while holding is free.
 
    spin -a [-DNAME=VALUE ...] claim.pml && gcc -O2 -DSAFETY -DCOLLAPSE -o pan pan.c && ./pan -m100000
-   Without -D: the design.  A rule that is switched off is a variant; run.py has the table of them.
+   Without -D: the design.  A rule that is switched off is a variant; runs.csv has the table of them.
 
    Properties: MUST(number, condition)
      20 I2  a guarded write lands under its own standing claim, once, and in the order of its holder's writes

@@ -9,7 +9,7 @@
    "<" between instants is "<=" here.  Margins below a tick are left out (drift, 1 ms, the 0.3 s in HEADROOM).
 
    spin -a [-DNAME=VALUE ...] time.pml && gcc -O2 -DSAFETY -DCOLLAPSE -o pan pan.c && ./pan -m100000
-   Without -D: the design.  A rule that is switched off is a variant; run.py has the table of them.
+   Without -D: the design.  A rule that is switched off is a variant; runs.csv has the table of them.
 
    Properties: MUST(number, condition)
      10 I1  two clients never believe at once, but for one whose clock missed ticks, until the answer to a request

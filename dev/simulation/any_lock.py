@@ -103,7 +103,9 @@ class AnyLock:
         if how == "decorated":
             await _done(self._decorated(lock, in_task=in_task)(self._key()))
         elif how == "acquired":
-            if await _done(self._using(lock, options).acquire()):
+            if not await _done(self._using(lock, options).acquire()):
+                self._schedule.judge.timed_out()
+            else:
                 try:
                     await self._use(lock)
                 finally:
@@ -209,8 +211,8 @@ class AnyLock:
         was_held, is_locked = judge.stands(lock), await _done(lock.locked())
         # any of several keys is locked if all of them are
         is_any = isinstance(getattr(lock, "_lock", lock), AnyOf)
-        if was_held and judge.stands(lock) and not is_locked and not is_any:
-            judge.fail(f"said: {lock!r} is locked by nobody")
+        if was_held and judge.stands(lock) and not is_any:
+            judge._ask("said locked", is_locked, f"{lock!r} is locked by nobody")
 
     async def _save(self, lock: Any, chance: float) -> None:
         """Write a payload or none, by one of the calls that do."""

@@ -221,7 +221,6 @@ def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
     if place is not None and "TransactItems" in kwargs:
         parts = [part for part in parts if _place_of(part) == place]
     typed = [v for part in parts for v in part.get("ExpressionAttributeValues", {}).values()]
-    typed += [value for each in kwargs.get("Statements", ()) for value in each["Parameters"]]
     return {float(each["N"]) if "N" in each else each.get("S") for each in typed}
 
 

@@ -113,6 +113,7 @@ class Client(AnyLock, OnceCalls):
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 self._using(mutex, options)
                 if not await mutex.acquire():
+                    self._schedule.judge.timed_out()
                     continue
                 try:
                     await asyncio.sleep(self._rng.random() * 3)
@@ -202,8 +203,7 @@ class Client(AnyLock, OnceCalls):
             if mutex._options.reentrant:
                 with mutex:
                     self._work(mutex)
-                if not mutex.held and not mutex.lost:
-                    self._schedule.judge.fail("I5: the inner of two blocks has released the lock")
+                self._schedule.judge.inner_ended(mutex)
             self._work(mutex, guarded=not mutex._options.delete_on_release)
             if rng.random() < 0.15:
                 self._detach(mutex)
@@ -261,7 +261,9 @@ class Client(AnyLock, OnceCalls):
             del options["fair"]
             mutex = self._rng.choice((Account, Ledger)).locked(self._row(), **options)
         self._using(mutex, options)
-        if mutex.acquire(force=self._rng.random() < 0.7):
+        if not mutex.acquire(force=self._rng.random() < 0.7):
+            self._schedule.judge.timed_out()
+        else:
             try:
                 self._work(
                     mutex,

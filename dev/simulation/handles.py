@@ -1,4 +1,4 @@
-"""Checks what the library tells the users of a simulated world of their locks: belief (I1), loss and danger (I6), wake-ups (I7).
+"""Checks what handles say to the users of a simulated world: belief (I1), loss and danger (I6), wake-ups (I7), timeouts (I8).
 
 The judge asks the public handles that clients use, after each step of their process, as the thread or task that uses them.
 What they say is judged by the rows and the requests alone. `judge` checks the changes of the rows.
@@ -6,6 +6,7 @@ What they say is judged by the rows and the requests alone. `judge` checks the c
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import Counter
@@ -41,9 +42,6 @@ WAKES_WITHIN = 0.1
 
 LONGEST_HANG = 10.0
 """Longest time in seconds for which a request may be under way. It exceeds every client's timeouts."""
-
-DISTURBED_FOR = 2.0
-"""Seconds after the end of an outage in which a process may still be late: what it had planned was not done."""
 
 LATE_FOR = 15.0
 """Seconds after a process stood still or was interrupted, or after requests of it failed, in which others may pass its
@@ -100,6 +98,8 @@ class HandleJudge(Observer):
         self._prolonged: dict[int, list[tuple[str, float]]] = {}
         # requests that have ended a claim or handed it over, by their ids: where, and to which token
         self._ended: dict[int, tuple[Place, str | None, str]] = {}
+        # acquisitions whose claim their own process has ended
+        self._left: set[str] = set()
         self._hand_overs: Counter[Place] = Counter()
         # acquisitions of which an answer has shown that they were applied, and when
         self._shown: dict[str, float] = {}
@@ -107,8 +107,8 @@ class HandleJudge(Observer):
         self._handed_over: set[str | None] = set()
         # longest time from the sending of a request of a process to its evaluation: so coarsely it knows server time
         self._slowest: dict[Process, float] = {}
-        # processes that have learned server time
-        self._dated: set[Process] = set()
+        # when a process has learned server time
+        self._dated: dict[Process, float] = {}
         # the number of answers of a process (`Process.answered`) when its clock had stood still
         self._frozen: dict[Process, int] = {}
         # processes whose clocks have stood still: they count too little of the time that has passed
@@ -202,6 +202,7 @@ class HandleJudge(Observer):
         is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
         if is_own and old.end is not None and (is_handed_over or new.end is None):
             self._ended[id(exchange)] = place, old.token, new.owner if is_handed_over else ""
+            self._left.add(old.token or "")
             self._handed_over.add(new.token)
         self._end_term(place, old, new, breaks=breaks)
         if new.end is None or new.is_kept or (old.token, old.end) == (new.token, new.end):
@@ -221,12 +222,16 @@ class HandleJudge(Observer):
                 is_dead = old.end is not None and not old.is_kept
                 term.abandoned_by = old.owner if is_dead else ""
             self._terms[token] = term
-            is_near = end <= exchange.sent + new.lease + NEAR or end > FAR or process in self._jumps
-            what = f"a claim on {place} of {new.lease} s ends {end - exchange.sent:.1f} s after it"
-            self._ask("I7 end", is_near, what)
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         # an end in the far future stands for none: then others watch the row
+        process = term.process
+        has_jumped = exchange.sent - self._jumps.get(process, -math.inf) < JUMPS_FOR
+        # each end is later than the one before it
+        is_blind = exchange.sent <= self._dated.get(process, math.inf) or term.end == math.inf
         term.end, term.watched = math.inf if end > FAR else end, watched
+        is_near = end <= exchange.sent + new.lease + NEAR or has_jumped or (end > FAR and is_blind)
+        what = f"a claim on {place} of {new.lease} s ends {end - exchange.sent:.1f} s after it"
+        self._ask("I7 end", is_near, what)
         self._check_max_hold(exchange, token)
 
     def _end_term(
@@ -254,21 +259,22 @@ class HandleJudge(Observer):
         """Note what a process may know from now on, since DynamoDB has answered one of its requests."""
         process, now = exchange.thread.process, self._world.now
         if exchange.fault is None or exchange.fault.kind != "undated":
-            self._dated.add(process)
+            self._dated.setdefault(process, now)
         took = exchange.evaluated - exchange.sent
         self._slowest[process] = max(took, self._slowest.get(process, 0.0))
-        # the answer to a copy may show another end, of a renewal that was sent meanwhile
         is_repeated = exchange.fault is not None and exchange.fault.kind == "repeated"
+        # the copy of a transaction is known by its token, and the answer to it shows what was so before
+        is_old = is_repeated and exchange.operation == "TransactWriteItems"
         for token, until in self._prolonged.pop(id(exchange), ()):
             term = self._terms.get(token)
-            if term is not None and not is_repeated:
+            # the answer to a copy may show another end, of a renewal that was sent meanwhile
+            if term is not None and (is_old or not (is_repeated and token in self._renewed())):
                 term.renewed = max(term.renewed, (exchange.sent, until))
         ended = self._ended.pop(id(exchange), None)
         if ended is not None:
             self._expect(process, *ended)
         self._check_recognised(exchange)
-        # what a batch shows of a claim that is not there any more is asked again, by a request for it alone
-        if self._broken_terms and exchange.operation != "BatchExecuteStatement":
+        if self._broken_terms and not is_old:
             values = values_on(exchange, None)
             for token in values & self._broken_terms.keys():
                 term = self._broken_terms[token]
@@ -278,8 +284,12 @@ class HandleJudge(Observer):
                 acquires = exchange.operation == "TransactWriteItems" and token not in self._given
                 if forced or acquires or exchange is term.broken_by:
                     continue
-                if term.process is process and exchange.evaluated >= term.broken_at:
+                if term.process is process and math.inf > exchange.evaluated >= term.broken_at:
                     term.known_at = min(term.known_at, now)
+
+    def _renewed(self) -> set[str]:
+        """Return the tokens of claims with a renewal that is applied, and not answered."""
+        return {token for pairs in self._prolonged.values() for token, _ in pairs}
 
     def _check_recognised(self, exchange: Exchange) -> None:
         """Check that a process recognises its own claim (I4), if the answer to its acquire was lost, and a later one came."""
@@ -342,11 +352,12 @@ class HandleJudge(Observer):
                 continue
             watch.is_used = False
             self._check_in_time(watch)
-            # a row's lock counts as lost, without an error, if the answer to a write that unlocks comes after its lease
-            is_own = is_released and not self._was_among_all(watch) and "/" not in watch.keys[0]
-            if is_own and watch.began <= watch.since < math.inf:
+            is_left = is_released and not self._was_among_all(watch)
+            if is_left and watch.began <= watch.since < math.inf:
+                # it was not lost if a request has released it whose answer came after its lease
+                is_right = watch.loss is None or not self._left.isdisjoint(watch.last)
                 what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
-                self._ask("I6 error", watch.loss is None, what)
+                self._ask("I6 error", is_right, what)
             for token in watch.last if is_released and not self._was_among_all(watch) else ():
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
@@ -420,9 +431,10 @@ class HandleJudge(Observer):
         """Check that the running thread or task, whose acquire had its timeout, has waited for so long."""
         for watch in self._watches.get(self._world.running.process, ()):
             timeout = watch.options.get("timeout")
-            if watch.is_used and watch.is_own and not watch.is_timed and timeout is not None:
+            if watch.is_used and watch.is_own and not watch.is_timed and timeout:
                 waited = self._world.now - watch.began
-                is_over = waited >= timeout * (1 - DRIFT) or self._has_jumped(watch.process)
+                has_jumped = self._jumps.get(watch.process, -math.inf) >= watch.began
+                is_over = waited >= timeout * (1 - DRIFT) or has_jumped
                 what = (
                     f"{watch.process.name} gave {watch.keys} up after {waited:.1f} s, not {timeout}"
                 )
@@ -440,6 +452,13 @@ class HandleJudge(Observer):
             for each in self._own(handle)
         )
 
+    def inner_ended(self, handle: Any) -> None:
+        """Check that the end of the inner of two blocks has released nothing."""
+        for watch in self._own(handle):
+            is_kept = watch.ask() or watch.loss is not None or self._was_among_all(watch)
+            what = f"{watch.process.name} released {watch.keys} at the end of an inner block"
+            self._ask("I5 inner block", bool(is_kept), what)
+
     def ensured(self, handle: Any, at_least: float, begun: float) -> None:
         """Check that a call which began then has left so much of the lease, or more.
 
@@ -447,12 +466,17 @@ class HandleJudge(Observer):
         """
         now = self._world.now
         for watch in self._own(handle):
-            if watch.ask():
-                ends = [term.watched for term in self._terms_of(watch.tokens)]
-                left = max(watch.until, min(ends, default=0.0)) - now
-                is_left = left + (1 + DRIFT) * (now - begun) >= at_least * (1 - DRIFT)
-                what = f"{watch.process.name} ensured {watch.keys} for {at_least:.1f} s"
-                self._ask("I6 ensured", is_left, f"{what}, not {left:.1f}")
+            left, what = watch.ask(), f"{watch.process.name} ensured {watch.keys}"
+            if not left:  # a task goes on later than its call
+                is_in_task = asyncio._get_running_loop() is not None
+                self._ask("I6 ensured", is_in_task, f"{what}, which is not held")
+                continue
+            ends = [term.watched for term in self._terms_of(watch.tokens)]
+            until = (
+                watch.until if self._renewed().isdisjoint(watch.tokens) else min(ends, default=0.0)
+            )
+            is_left = until - now + (1 + DRIFT) * (now - begun) >= at_least * (1 - DRIFT)
+            self._ask("I6 ensured", is_left, f"{what} for {at_least:.1f} s, not {until - now:.1f}")
 
     def _check_said(self, watch: Watch) -> None:
         """Check what a handle says of the row as it was when it was acquired."""
@@ -522,6 +546,7 @@ class HandleJudge(Observer):
             for place in places
             if any(
                 each.ask()
+                and place in {self._place_held(token) for token in each.tokens}
                 and not self._is_excused(each.process)
                 and self._broken_terms.keys().isdisjoint(each.tokens)
                 for each in self._believers[place]
@@ -569,7 +594,11 @@ class HandleJudge(Observer):
         terms = self._terms_of(watch.last)
         is_true_clock = process not in self._late_clocks and not self._has_jumped(process)
         if len(terms) == len(watch.last) and is_true_clock:
-            ends = min(term.renewed[1] * (1 - DRIFT) + DRIFT * term.renewed[0] for term in terms)
+            # by the local clock, and by server time carried on by it
+            drift = 2 * DRIFT
+            ends = min(
+                (1 - drift) * until + drift * sent for sent, until in (t.renewed for t in terms)
+            )
             self._ask(
                 "I6 no false loss",
                 now > ends - COARSE - self._slowest.get(process, 0.0),
@@ -610,7 +639,7 @@ class HandleJudge(Observer):
             watch.until - watch.since < lease / 2
             or not watch.options.get("auto_renew")
             or watch.options.get("max_hold") is not None
-            or self._disturbed.get(process, -1.0) >= since - DISTURBED_FOR
+            or self._disturbed.get(process, -1.0) >= since - LONGEST_HANG
             or process.refuses_threads
         ):
             return
@@ -690,8 +719,10 @@ class HandleJudge(Observer):
             # a renewal may have helped since the call was decided on
             is_right = left <= most or is_late or now - watch.extended_at < REPORTED_WITHIN
             self._ask("I6 on_danger", is_right, f"{what} {left:.1f} s before its end")
-            self._ask("I6 on_danger", watch.danger[1] != since, f"{what} twice")
-            watch.danger = now, since
+            is_another = watch.danger[1] != since or watch.extended_at > watch.danger[0]
+            self._ask("I6 on_danger", is_another, f"{what} twice")
+            # a renewal whose answer has just come is not the one that the call is about
+            watch.danger = now, since if now - watch.extended_at > KNOWN_WITHIN else (0.0, 0.0)
 
     def _check_max_hold(self, exchange: Exchange, token: str) -> None:
         """Check that nobody renews a lock in the background after ``max_hold``."""

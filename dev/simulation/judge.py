@@ -6,8 +6,8 @@ library notes for itself decides.
 
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
-design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._protocol.waiting_line`). What
-must be true when a schedule has ended is checked in `schedule`.
+design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._protocol.waiting_line`), "hold" for ``hold_at_least``,
+"closed" for a closed key, and "said" for what a handle says of its row. What must be true when a schedule has ended is checked in `schedule`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class Judge(HandleJudge):
         # the number of the last write of a thread or task under a claim
         self._last_writes: dict[tuple[Place, tuple[str, int, int]], int] = {}
         # rows that were deleted by hand; numbers of writes to a row, and those that were made before that
-        self._remade: set[Place] = set()
+        self._remade: dict[Place, float] = {}
+        # when somebody has left a line
+        self._left_at: dict[Place, float] = {}
         self._written: dict[Place, set[str]] = {}
         self.forgotten: set[str] = set()
         # requests that have counted a guarded write in a row
@@ -198,7 +200,7 @@ class Judge(HandleJudge):
         write finds all as it was the first time.
         """
         self._versions.pop(place, None)
-        self._remade.add(place)
+        self._remade[place] = self._world.now
         self.forgotten |= self._written.pop(place, set())
 
     def _note_belief(self, watch: Watch) -> None:
@@ -243,6 +245,8 @@ class Judge(HandleJudge):
             lowest = max(before.version, self._versions.get(place, 0))
             what = f"the fencing token of {place} fell from {lowest} to {after.version}"
             self._ask("I3 never lower", after.version >= lowest, what)
+        elif is_undated:
+            self._versions[place] = after.version
         counted = old.get(f"{prefix}writes") != new.get(f"{prefix}writes")
         if counted and is_same and after.token is not None:
             request = (id(exchange), place)
@@ -357,8 +361,9 @@ class Judge(HandleJudge):
         assert exchange is not None
         if len(set(after)) < len(after):
             self.fail(f"order: a waiter stands twice in line for {place}: {after}")
-        if before and not new:
-            self.fail(f"order: {process.name} deleted {place}, where somebody waits: {before}")
+        if not new:
+            what = f"{process.name} deleted {place}, where somebody waits: {before}"
+            self._ask("order kept", not before, what)
         for entry in after:
             if entry not in before:
                 self._waiters.setdefault(entry, process)
@@ -372,7 +377,9 @@ class Judge(HandleJudge):
         is_fair = "waiting" in repr(exchange.kwargs.get("ExpressionAttributeNames", {}))
         for entry in () if is_acquired else {*before} - {*after}:
             what = f"{process.name} removed {entry} from the line for {place}"
-            self._ask("order own entry", entry in values_on(exchange, place), what)
+            is_own = self._waiters[entry] is process and entry in values_on(exchange, place)
+            self._ask("order own entry", is_own, what)
+            self._left_at[place] = self._world.now
         # A take that is applied late is not judged: its waiter may have been passed meanwhile, and have joined again at
         # another place. It counts as one from outside the line, like that of a waiter without fair=True.
         if is_acquired and is_fair and late < PATIENCE:
@@ -494,7 +501,10 @@ class Judge(HandleJudge):
             # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only 2 s
             # more than the one before it, so one such request may cost it its place.
             failures = 1 if entry == before[0] else 0
-            if self._is_punctual(entry, failures) and not self._is_misled(taker, place):
+            # One ahead has given up, and this one learns of its new place by its next poll, as late as the one behind it.
+            is_moved = self._world.now - self._left_at.get(place, -math.inf) <= STEP + IDLE_FIRST
+            is_misled = is_moved or self._is_misled(taker, place)
+            if self._is_punctual(entry, failures) and not is_misled:
                 self.fail(f"order: {entry} was passed in line for {place}")
         # The taker is in time if the lock was not free for longer than the protocol grants the waiters at the head of
         # the line that are, or may be, dead.
@@ -576,7 +586,7 @@ class Judge(HandleJudge):
         self._ask("I1 given or watched", is_given or is_watched, what)
 
     def _check_starved(self, place: Place) -> None:
-        """Check that a lock which is taken now was not free for long while somebody waited for it alone (I7).
+        """Check that a lock which is taken now was not free for long while somebody waited for it (I7), alone or for any of several.
 
         Each waiter polls at least as often as its options say, and one poll may show what was so a second ago. In a line
         others are waited for: see `_check_turn`.
@@ -668,8 +678,9 @@ class Judge(HandleJudge):
         self._writers.update(dict.fromkeys(numbers, writer))
 
     def was_deleted(self, mutex: Any) -> bool:
-        """Return whether the row of a lock of one key was ever deleted by hand."""
-        return (mutex._options.model.Meta.table_name, (mutex.key,)) in self._remade
+        """Return whether the row of a lock of one key was deleted by hand since it was acquired."""
+        when = self._remade.get((mutex._options.model.Meta.table_name, (mutex.key,)), -math.inf)
+        return any(watch.since <= when for watch in self._own(mutex))
 
     def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> Claim:
         """Return the claim that guards a row: in the row itself as it was, or in the lock table."""

@@ -104,6 +104,14 @@ FOUND = {
     "loss of a lock that nobody could watch": 8000100972,
     "transaction that names a claim which is not its own": 7000001837,
     "renewal whose copy is answered, after another one": 8000001846,
+    "transaction by force whose copy is known again": 10000000768,
+    "danger in the instant in which another renewal is answered": 10000014858,
+    "danger after a renewal whose answer shows a later end": 10000015458,
+    "inner block of a lock that a release of all has ended": 10000014597,
+    "acquire of a process that froze, answered by a request that hung": 10000015718,
+    "lease that ends early by a second and by the drift of its process": 10000003931,
+    "key that is closed by a process without server time": 10000017568,
+    "waiter that is passed because one ahead of it gives up": 10000004081,
     "payload that a release writes into a row that is deleted": 8000101200,
 }
 """What seeds of long runs have found, by its cause: the first a defect of the library, the others mistakes of the judge."""
@@ -221,7 +229,7 @@ CAUGHT_IN = {
     "unlocked-whatever": (size("row none", 4), 0),
     "writes-reset": (size("row", 5, failed_after=0.4), 0),
     "one-permit-more": (size("semaphore", 5, threads=2), 0),
-    "any-keeps-polling": (size("any one", 4, keys=2), 0),
+    "any-takes-late": (size("any one", 4, keys=2), 0),
     **{name: (None, seed) for name, seed in CAUGHT_ANYWHERE.items()},
 }
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""

@@ -65,7 +65,7 @@ def _summary(name: str, blocks: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def tables(found: dict[str, Any]) -> list[Table]:
     libraries, first = found["libraries"], ["Take and release"]
     walls: list[Column] = []
-    for at in next((each["wall"] for each in libraries.values() if "wall" in each), ()):
+    for at in next((each["wall"] for each in libraries.values()), ()):
         walls += [
             (f"{at} ms: ms", lambda each, at=at: number(each["wall"][at]["ms"])),
             ("of the floor's", lambda each, at=at: times(each["wall"][at]["ratio"])),

@@ -201,9 +201,10 @@ class Client(AnyLock, OnceCalls):
             self._kept.append((mutex, options))
         with self._using(mutex, options):
             if mutex._options.reentrant:
+                token = mutex.token
                 with mutex:
                     self._work(mutex)
-                self._schedule.judge.inner_ended(mutex)
+                self._schedule.judge.inner_ended(mutex, token)
             self._work(mutex, guarded=not mutex._options.delete_on_release)
             if rng.random() < 0.15:
                 self._detach(mutex)
@@ -245,12 +246,14 @@ class Client(AnyLock, OnceCalls):
                     else:
                         mutex.save_data(number)
                 self._pause()
-            number = self._number()
-            with self._reporting(mutex, number):
-                mutex.release(data=number)
-            if self._schedule.judge.was_deleted(mutex):
-                # nobody can know then whether a release whose answer was lost has been applied
-                self._schedule._reported[number] = None
+            number, sent = self._number(), len(self._world.network.log)
+            try:
+                with self._reporting(mutex, number):
+                    mutex.release(data=number)
+            finally:
+                # nobody can know then whether a release has been applied
+                if self._schedule.judge.was_deleted(mutex) or self._was_copied(sent):
+                    self._schedule._reported[number] = None
 
     def lock_by_force(self) -> None:
         """Lock one key or row, and break the claim of whoever holds it."""
@@ -389,22 +392,25 @@ class Client(AnyLock, OnceCalls):
     @contextmanager
     def _without_a_lock(self, number: str) -> Iterator[None]:
         """Write a row without its lock, and note what the library reports of the write."""
-        log = self._world.network.log
-        before = len(log)
+        before = len(self._world.network.log)
         # Without a claim and a number of guarded writes nothing distinguishes a copy of the request from a new one.
         self._schedule.judge.unlocked.add(number)
         try:
             with self._reporting(None, number):
                 yield
         except RowLockedError:
-            sent = [each for each in log[before:] if each.thread is self._world.thread]
-            copied = {"duplicated", "redoubled", "repeated"}
-            if any(each.fault is not None and each.fault.kind in copied for each in sent):
+            if self._was_copied(before):
                 # The request was refused, and its copy may be applied later, when nobody holds the row any more; or a
                 # proxy has repeated it, and the copy was refused. No condition can prevent that, so the outcome is
                 # unknown.
                 self._schedule._reported[number] = None
             raise
+
+    def _was_copied(self, first: int) -> bool:
+        """Return whether a request of this thread was sent twice by the network, from that number of all requests on."""
+        sent = [e for e in self._world.network.log[first:] if e.thread is self._world.thread]
+        copied = {"duplicated", "redoubled", "repeated"}
+        return any(each.fault is not None and each.fault.kind in copied for each in sent)
 
     def lock_order(self) -> None:
         """Lock a key, and write a row without a lock in a transaction that the lock guards."""

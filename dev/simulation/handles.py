@@ -225,11 +225,17 @@ class HandleJudge(Observer):
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         # an end in the far future stands for none: then others watch the row
         process = term.process
-        has_jumped = exchange.sent - self._jumps.get(process, -math.inf) < JUMPS_FOR
-        # each end is later than the one before it
-        is_blind = exchange.sent <= self._dated.get(process, math.inf) or term.end == math.inf
+        # each end is later than those that were proposed before it
+        first = min(exchange.sent, self._doubtful.get(token, math.inf))
+        is_blind = first <= self._dated.get(process, math.inf) or term.end == math.inf
+        is_blind |= any(
+            each.fault is not None and each.fault.kind == "undated"
+            for each in self._sent(process, exchange.sent)
+        )
         term.end, term.watched = math.inf if end > FAR else end, watched
-        is_near = end <= exchange.sent + new.lease + NEAR or has_jumped or (end > FAR and is_blind)
+        is_near = end <= exchange.sent + new.lease + NEAR or (end > FAR and is_blind)
+        # by how much a clock has jumped, server time is misjudged until the drift that is allowed for has made up for it
+        is_near |= process in self._jumps
         what = f"a claim on {place} of {new.lease} s ends {end - exchange.sent:.1f} s after it"
         self._ask("I7 end", is_near, what)
         self._check_max_hold(exchange, token)
@@ -258,7 +264,9 @@ class HandleJudge(Observer):
     def answered(self, exchange: Exchange) -> None:
         """Note what a process may know from now on, since DynamoDB has answered one of its requests."""
         process, now = exchange.thread.process, self._world.now
-        if exchange.fault is None or exchange.fault.kind != "undated":
+        # errors that are no answers of the table have no date either
+        is_dated = exchange.fault is None or exchange.fault.kind != "undated"
+        if is_dated and exchange.evaluated < math.inf:
             self._dated.setdefault(process, now)
         took = exchange.evaluated - exchange.sent
         self._slowest[process] = max(took, self._slowest.get(process, 0.0))
@@ -298,13 +306,14 @@ class HandleJudge(Observer):
             when, term = self._shown.pop(token), self._terms.get(token)
             if term is None or not self._runs(term.process):
                 continue
-            sent = [each for each in self._sent(term.process, now) if each.sent >= when]
+            sent = [each for each in self._sent(term.process, when) if each.sent >= when]
             if not sent:
                 continue  # it waits
             is_known = token in self._given or any(token in values_on(each, None) for each in sent)
             what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
             self._ask("I4 recognised", is_known, what)
-        if exchange.operation == "UpdateItem":  # no transaction acquires a single lock
+        # no transaction acquires a single lock
+        if exchange.operation == "UpdateItem" and exchange.evaluated < math.inf:
             for token in values_on(exchange, None) & self._terms.keys() - self._given.keys():
                 term = self._terms[token]
                 is_own = term.process is exchange.thread.process
@@ -322,6 +331,8 @@ class HandleJudge(Observer):
                     # what has ended, or soon will, is of no use to its process
                     and term.since < exchange.sent < term.end - COARSE
                     and token not in self._handed_over
+                    # nor of what a late copy has made anew, after its process has given it up
+                    and term.since <= self._doubtful.get(token, math.inf) + LONGEST_HANG
                 ):
                     self._shown.setdefault(token, now)
 
@@ -452,9 +463,9 @@ class HandleJudge(Observer):
             for each in self._own(handle)
         )
 
-    def inner_ended(self, handle: Any) -> None:
-        """Check that the end of the inner of two blocks has released nothing."""
-        for watch in self._own(handle):
+    def inner_ended(self, handle: Any, token: str) -> None:
+        """Check that the end of the inner of two blocks has not released what the outer one has acquired."""
+        for watch in self._own(handle) if handle.token == token else ():
             is_kept = watch.ask() or watch.loss is not None or self._was_among_all(watch)
             what = f"{watch.process.name} released {watch.keys} at the end of an inner block"
             self._ask("I5 inner block", bool(is_kept), what)
@@ -462,7 +473,7 @@ class HandleJudge(Observer):
     def ensured(self, handle: Any, at_least: float, begun: float) -> None:
         """Check that a call which began then has left so much of the lease, or more.
 
-        In the row it may be more than in the handle: a renewal of another thread may have no answer yet.
+        By the row, for a renewal of another thread may have no answer yet.
         """
         now = self._world.now
         for watch in self._own(handle):
@@ -472,9 +483,7 @@ class HandleJudge(Observer):
                 self._ask("I6 ensured", is_in_task, f"{what}, which is not held")
                 continue
             ends = [term.watched for term in self._terms_of(watch.tokens)]
-            until = (
-                watch.until if self._renewed().isdisjoint(watch.tokens) else min(ends, default=0.0)
-            )
+            until = max(watch.until, min(ends, default=0.0))
             is_left = until - now + (1 + DRIFT) * (now - begun) >= at_least * (1 - DRIFT)
             self._ask("I6 ensured", is_left, f"{what} for {at_least:.1f} s, not {until - now:.1f}")
 
@@ -611,6 +620,7 @@ class HandleJudge(Observer):
         ]
         if loss == "UNREACHABLE" and watch.is_single:
             failed = any(each.fault is not None or each.evaluated == math.inf for each in own)
+            failed = failed or not self._renewed().isdisjoint(watch.last)
             # an answer may show at once that the lease has ended, while its clock stood still
             failed = failed or not was_held or not is_true_clock
             self._ask("I6 cause", failed, f"{name}, and no request of it has failed")
@@ -700,11 +710,13 @@ class HandleJudge(Observer):
         if name == "on_lost":
             watch.losses += 1
             # an acquisition that is lost while the row is read, for example, has never been held
+            # a renewal may have won it back since the call was decided on
             is_lost = watch.loss is not None or not watch.tokens or is_late
+            is_lost = is_lost or now - watch.lost_at <= REPORTED_WITHIN
             self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
             is_once = watch.losses == 1 or len(own) > 1
             self._ask("I6 on_lost", is_once, f"{what} twice")
-            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late:
+            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
                 # while a write that unlocks is under way nobody believes, and the claim is renewed
                 terms = self._terms_of(watch.last)
                 late = now - max([watch.until, *(term.renewed[1] for term in terms)])

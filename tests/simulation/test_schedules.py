@@ -112,6 +112,16 @@ FOUND = {
     "lease that ends early by a second and by the drift of its process": 10000003931,
     "key that is closed by a process without server time": 10000017568,
     "waiter that is passed because one ahead of it gives up": 10000004081,
+    "release that the network sends twice": 10000021903,
+    "call of on_lost in the instant in which the lock is won back": 10000020957,
+    "loss that nobody could report": 10000021092,
+    "renewal that is answered while its process stands still": 10000021842,
+    "claim that a late copy makes anew, after its process has given it up": 10000006909,
+    "claim that is used long after it was recognised": 10000019934,
+    "inner block of a lock that was lost, and is acquired anew": 10000009134,
+    "end of a claim of a process that learns no server time": 10000010555,
+    "end of a claim of a process whose clock has jumped": 10000011804,
+    "lease that another thread's renewal ensures": 10000011833,
     "payload that a release writes into a row that is deleted": 8000101200,
 }
 """What seeds of long runs have found, by its cause: the first a defect of the library, the others mistakes of the judge."""

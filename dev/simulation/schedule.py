@@ -121,18 +121,13 @@ class Size(NamedTuple):
             count = getattr(self, name)
             for less in {1, count // 2, count - 1} - {0, count}:
                 yield self._replace(**{name: less})
-        if self.strikes:
-            yield self._replace(strikes=0)
-            yield self._replace(strikes=self.strikes - 1)
         for kind in self.faults:
             yield self._replace(faults={k: v for k, v in self.faults.items() if k != kind})
         for way in self.ways if len(self.ways) > 1 else ():
             yield self._replace(ways=tuple(each for each in self.ways if each != way))
         if self.seconds > 20:
             yield self._replace(seconds=20.0)
-        if self.hints:
-            yield self._replace(hints=0.0, astray=0.0)
-        for name in ("astray", "gap", "jumps", "outages"):
+        for name in ("strikes", "hints", "astray", "gap", "jumps", "outages"):
             if getattr(self, name):
                 yield self._replace(**{name: 0})
 

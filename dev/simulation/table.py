@@ -145,14 +145,11 @@ class Tables:
             answered as of any of these numbers: see `apply`.
         watch: Called for each row that changes, with the table's name, the key, and the row before and after, where an
             empty one stands for none.
-        batch_limit: Number of rows, at least one, that a batch reads or writes before it leaves the others
-            unprocessed, as DynamoDB does when it is busy; None for no limit.
     """
 
     def __init__(self, *, versions: int = 16, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.writes = 0
         self.watch: Callable[[str, Any, Item, Item], object] = lambda *_: None
-        self.batch_limit: int | None = None
         self._kept = versions
         self.clock = clock
         self._tables: dict[str, Table] = {}
@@ -300,7 +297,6 @@ class Tables:
         if not all(asked["Keys"] for asked in request["RequestItems"].values() or [{"Keys": ()}]):
             raise invalid("The list of keys in RequestItems for BatchGetItem is required")
         found: dict[str, list[Item]] = {}
-        unprocessed: dict[str, dict[str, Any]] = {}
         count = 0
         for name, asked in request["RequestItems"].items():
             _check_understood("BatchGetItem of a table", asked)
@@ -310,21 +306,12 @@ class Tables:
             keys = [table.key_of(key) for key in asked["Keys"]]
             if len(set(keys)) < len(keys):
                 raise invalid(_DUPLICATES)
-            read = self._most_of(len(keys), count)
             count += len(keys)
-            rows = (table.read(key, late) for key in keys[:read])
+            rows = (table.read(key, late) for key in keys)
             found[name] = [shown(item, expressions) for item in rows if item is not None]
-            if read < len(keys):
-                unprocessed[name] = {**asked, "Keys": asked["Keys"][read:]}
         if count > _MOST_READ:
             raise invalid("Too many items requested for the BatchGetItem call")
-        return {"Responses": found, "UnprocessedKeys": unprocessed}
-
-    def _most_of(self, asked: int, processed: int) -> int:
-        """Return how many of the next rows of a batch are processed, when so many were processed already."""
-        if self.batch_limit is None:
-            return asked
-        return min(asked, max(0, self.batch_limit - processed))
+        return {"Responses": found, "UnprocessedKeys": {}}
 
     # -- writes ---------------------------------------------------------------------------------
 
@@ -463,13 +450,9 @@ class Tables:
         ]
         if len({(change.table.name, change.key) for change in changes}) < len(changes):
             raise invalid(_DUPLICATES)
-        written = self._most_of(len(changes), 0)
-        for change in changes[:written]:
+        for change in changes:
             self._apply([change])
-        unprocessed: dict[str, list[Any]] = {}
-        for name, write in parts[written:]:
-            unprocessed.setdefault(name, []).append(write)
-        return {"UnprocessedItems": unprocessed}
+        return {"UnprocessedItems": {}}
 
 
 # -- helpers of writes --------------------------------------------------------------------------

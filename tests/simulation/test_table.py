@@ -307,23 +307,6 @@ def test_transaction_tokens_are_forgotten_after_ten_minutes(request):
         assert get(memory)["nn"] == n(number)
 
 
-def test_busy_tables_leave_parts_of_batches_unprocessed(memory):
-    rows = [{"kk": s(f"row {number}")} for number in range(3)]
-    writes = [{"PutRequest": {"Item": row}} for row in rows]
-    memory.tables.batch_limit = 2
-    answer = memory("BatchWriteItem", RequestItems={memory.name: writes})
-    assert answer == {"UnprocessedItems": {memory.name: writes[2:]}}
-    asked = {"Keys": [KEY, *rows], "ConsistentRead": True}
-    answer = memory("BatchGetItem", RequestItems={memory.name: asked})
-    assert answer["Responses"] == {memory.name: [ITEM, rows[0]]}
-    assert answer["UnprocessedKeys"] == {memory.name: {**asked, "Keys": rows[1:]}}
-    memory.tables.batch_limit = 1
-    memory("CreateTable", TableName="other", **SCHEMA)
-    answer = memory("BatchGetItem", RequestItems={memory.name: {"Keys": [KEY]}, "other": asked})
-    assert answer["Responses"] == {memory.name: [ITEM], "other": []}
-    assert answer["UnprocessedKeys"] == {"other": asked}
-
-
 def test_answers_and_requests_are_no_doors_to_the_rows(memory):
     item = {**KEY, "ll": {"L": [{"M": {}}]}, "ss": {"SS": ["x"]}}
     memory("PutItem", Item=item)

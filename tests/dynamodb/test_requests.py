@@ -268,6 +268,20 @@ def test_line_has_room_for_a_hundred(table, waiting, joins):
     assert request.send().applied is joins
 
 
+@pytest.mark.parametrize(
+    ("since", "changes", "joins"),
+    [(0, 0, True), (1, 0, False), (1, 1, True), (2, 1, False), (-1, 5, False)],
+)
+def test_join_is_refused_after_more_changes_of_hands_than_it_allows(table, since, changes, joins):
+    """A late copy, whose waiter has gone, would make those behind it wait until it counts as dead."""
+    use("a")
+    seen = table.get("a").version - since
+    request = store_for(table).join({"key": {"S": "a"}}, "late|", seen, changes)
+    stand("other|")
+    answer = request.send()
+    assert (answer.applied, answer.claim.waiting) == (joins, ("other|", *["late|"] * joins))
+
+
 @pytest.mark.parametrize(("hold", "own"), [(Mutex.for_key, 1), (held_elsewhere, 2)])
 def test_waiters_of_one_process_read_once_for_all_of_them(table, sent, pool, hold, own):
     with hold("a"):

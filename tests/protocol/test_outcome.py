@@ -13,6 +13,7 @@ from pynamodb_mutex._protocol.outcome import (
     shows_release,
     was_lost_before_release,
 )
+from pynamodb_mutex._protocol.server_time import Bounds
 
 APPLIED, GONE, AGAIN, LOST, NOT_APPLIED, REFUSED = Verdict
 MINE = Claim("mine", 5, 1010.0)
@@ -80,6 +81,22 @@ def test_refused_guarded_write(own, row, end, verdict):
     own.writes = 7
     write = GuardedWrite(9, end)
     assert guarded_write(own, write, row, row_is_gone=False, may_delete=False) is verdict
+
+
+def test_guarded_write_that_met_a_renewal_proposes_a_later_end_next(own):
+    """Of an end that this process has not proposed itself. With the same end again, it would be refused for ever."""
+    row = MINE._replace(expires_at=1030.0)
+    write = GuardedWrite(9, 1025.0)
+    assert guarded_write(own, write, row, row_is_gone=False, may_delete=False) is AGAIN
+    end, _ = own.propose(0.0, Bounds(1000.0, 0.0, 1001.0, 0.0), own.lease)
+    assert end > 1030.0
+
+
+@pytest.mark.parametrize(("deletes", "verdict"), [({}, LOST), ({"deletes": True}, GONE)])
+def test_only_a_write_that_deletes_may_have_deleted_the_row(own, deletes, verdict):
+    own.writes = 7
+    write = GuardedWrite(9, **deletes)
+    assert guarded_write(own, write, Claim(), row_is_gone=True, may_delete=True) is verdict
 
 
 FORCED = Claim(FORCED_MARK + "x", 6)

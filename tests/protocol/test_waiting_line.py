@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, TICK, Claim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, NO_SERVER_TIME, TICK, Claim
 from pynamodb_mutex._protocol.server_time import Bounds
 from pynamodb_mutex._protocol.waiting_line import (
     HEAD_POLL,
@@ -231,3 +231,94 @@ def test_dates_of_a_late_write_count_from_the_poll_before_it():
     waiter.sees(["a", "own"], 100.0, **HELD)
     waiter.sees(["a", "own"], 102.0, token="t2", free_since=NOW - 50)
     assert waiter.line.passes_at(BOUNDS) == 100.0 + patience(1)
+
+
+UNDATED = {"free_since": NO_SERVER_TIME}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"free_since": NOW}, {"free_since": NOW, **HELD}),
+        ({**UNDATED, **HELD}, {**UNDATED, **HELD}),
+        ({"free_since": NOW, **HELD}, {"free_since": NOW, "abandoned_by": "dead", **HELD}),
+    ],
+    ids=["free lock", "released without server time", "dead holder"],
+)
+def test_first_in_line_is_passed_over_by_whoever_takes_the_lock(before, after):
+    """Taken for the same holder as before, such takers would keep the line behind a dead waiter from it for ever."""
+    waiter = Waiter()
+    waiter.sees(["a", "own"], 100.0, **before)
+    waiter.sees(["a", "own"], 104.0, token="t2", **after)
+    assert waiter.line.take(106.0, None, 106.0) == Take(1)
+
+
+@pytest.mark.parametrize(
+    ("at", "waiting", "row"),
+    [
+        (104.0, ["a", "b", "own"], {"token": "t2", "free_since": NOW, **HELD}),
+        (104.0, ["a", "b", "own"], {"token": f"{FORCED_MARK}1"}),
+        (104.0, ["b", "own"], {"token": "t2", **HELD}),
+        (106.1, ["a", "b", "own"], {"token": "t2", **HELD}),
+    ],
+    ids=["attached", "forced", "another first in line", "not seen for long"],
+)
+def test_first_in_line_that_nobody_is_known_to_have_passed_over_keeps_its_turn(at, waiting, row):
+    """Passed all the same, a waiter that lives would lose its turn before it could take it."""
+    waiter = Waiter()
+    waiter.sees(["a", "b", "own"], 100.0, free_since=NOW, **HELD)
+    waiter.sees(waiting, at, **row)
+    assert waiter.line.take(109.0, None, 109.0) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "earlier"),
+    [({"token": "t1", **HELD}, None), ({"token": "t0"}, Take(1))],
+    ids=["held", "taken and released meanwhile"],
+)
+def test_watched_lock_counts_as_free_from_when_it_was_seen_so_with_the_same_token(row, earlier):
+    """Counted from earlier, the first in line would be removed before it had time to see that its turn has come."""
+    waiter = Waiter()
+    waiter.sees(["a", "own"], 100.0, **row)
+    for at in (104.0, 108.0):
+        waiter.sees(["a", "own"], at, token="t1")
+    assert waiter.line.take(109.0, None, -math.inf) == earlier
+    assert waiter.line.take(110.0, None, -math.inf) == Take(1, ahead=True, unchanged=True)
+
+
+def test_waiter_polls_when_all_ahead_come_to_count_as_dead():
+    """Otherwise it would wait on for up to LONGEST_POLL, while the lock is free."""
+    for waiting in (["a", "b", "own"], ["a", "b"]):
+        waiter = Waiter()
+        for at in (100.0, 105.0, 108.9):
+            waiter.sees(waiting, at, free_since=NOW, expires_at=NOW + 1)
+        due = BOUNDS.passes(NOW + 1 + patience(2) + 2 * TICK)
+        assert waiter.line.polls_at(108.9, BOUNDS, math.inf) == due < 108.9 + LONGEST_POLL
+    watching = Waiter()
+    for at in (100.0, 104.0, 107.0):
+        watching.sees(["a", "b", "own"], at)
+    assert watching.line.polls_at(107.0, None, -math.inf) == 100.0 + patience(2)
+
+
+def test_newcomer_passes_a_dead_line_only_if_the_row_says_that_the_lock_was_free_for_long():
+    """Without that condition a write that arrives late would pass waiters that live, and remove them."""
+    newcomer = Waiter()
+    newcomer.sees(["a", "b"], 100.0, free_since=NOW)
+    assert newcomer.line.take(120.0, BOUNDS, math.inf) == Take(size=2, past=patience(2))
+
+
+def test_first_in_line_takes_the_lock_at_the_instant_for_which_it_wakes():
+    waiter = Waiter()
+    waiter.sees(["own"], 100.0, **HELD)
+    due = waiter.line.polls_at(100.0, None, 100.03)
+    assert (due, waiter.line.take(due, None, 100.03)) == (100.03, Take(0))
+
+
+def test_read_from_before_what_is_known_is_not_believed_and_repeated_soon():
+    """Believed, it would show a lock that was taken since as free, and the line as it was."""
+    waiter = Waiter(poll=(0.05, 1.0))
+    now = Claim("t2", 2, NOW + 100)
+    assert waiter.line.see(now, 100.0, is_current=True)
+    assert not waiter.line.see(Claim("t1", 1), 101.0, is_current=False)
+    assert waiter.line.polls_at(101.0, None, math.inf) == 101.0 + 0.05
+    assert waiter.line.see(now, 102.0, is_current=False)

@@ -7,6 +7,7 @@ public call is made of a lock of any kind, and `once` those that call `once`.
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -246,13 +247,13 @@ class Client(AnyLock, OnceCalls):
                     else:
                         mutex.save_data(number)
                 self._pause()
-            number, sent = self._number(), len(self._world.network.log)
+            number, before = self._number(), len(self._world.network.log)
             try:
                 with self._reporting(mutex, number):
                     mutex.release(data=number)
             finally:
-                # nobody can know then whether a release has been applied
-                if self._schedule.judge.was_deleted(mutex) or self._was_copied(sent):
+                # a release that is sent again may count as made, or as lost, though it was not
+                if self._was_copied(before, most=1):
                     self._schedule._reported[number] = None
 
     def lock_by_force(self) -> None:
@@ -406,11 +407,12 @@ class Client(AnyLock, OnceCalls):
                 self._schedule._reported[number] = None
             raise
 
-    def _was_copied(self, first: int) -> bool:
-        """Return whether a request of this thread was sent twice by the network, from that number of all requests on."""
+    def _was_copied(self, first: int, most: float = math.inf) -> bool:
+        """Return whether the network has sent one of this thread's requests twice, or it has sent more; counted from one."""
         sent = [e for e in self._world.network.log[first:] if e.thread is self._world.thread]
         copied = {"duplicated", "redoubled", "repeated"}
-        return any(each.fault is not None and each.fault.kind in copied for each in sent)
+        is_copied = any(each.fault is not None and each.fault.kind in copied for each in sent)
+        return is_copied or len(sent) > most
 
     def lock_order(self) -> None:
         """Lock a key, and write a row without a lock in a transaction that the lock guards."""

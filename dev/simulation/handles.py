@@ -525,24 +525,28 @@ class HandleJudge(Observer):
         term = self._terms.get(token)
         if term is None:
             return
-        # one that has several to choose from may hold another by now
-        believers = [
-            each
-            for each in self._believers.get(term.place, [])
-            if each.ask() and term.place in {self._place_held(token) for token in each.tokens}
-        ]
+        believers = self._believing(term.place)
         self._believers[term.place] = [*believers, watch]
         self._check_permits(watch, term)
         self.asked["I1 one believer"] += 1
         for other in believers:
-            if (
-                set(other.tokens).isdisjoint(watch.tokens)
-                and self._broken_terms.keys().isdisjoint((*other.tokens, *watch.tokens))
-                and not self._is_excused(watch.process)
-                and not self._is_excused(other.process)
-            ):
+            is_another = set(other.tokens).isdisjoint(watch.tokens)
+            if is_another and self._is_sound(watch) and self._is_sound(other):
                 names = f"{watch.process.name} and {other.process.name}"
                 self.fail(f"I1: {names} believe that they hold {term.place}")
+
+    def _believing(self, place: Place) -> list[Watch]:
+        """Return the handles that believe in a lock. One that has several to choose from may hold another by now."""
+        return [
+            each
+            for each in self._believers.get(place, [])
+            if each.ask() and place in {self._place_held(token) for token in each.tokens}
+        ]
+
+    def _is_sound(self, watch: Watch) -> bool:
+        """Return whether nothing excuses the belief of a handle."""
+        is_broken = not self._broken_terms.keys().isdisjoint(watch.tokens)
+        return not is_broken and not self._is_excused(watch.process)
 
     def _check_permits(self, watch: Watch, term: Term) -> None:
         """Check that no more hold a semaphore than it has permits."""
@@ -550,17 +554,7 @@ class HandleJudge(Observer):
         if not name[1]:
             return
         places = [each for each in self._believers if each[1][0].startswith(name[0] + PERMIT)]
-        taken = [
-            place
-            for place in places
-            if any(
-                each.ask()
-                and place in {self._place_held(token) for token in each.tokens}
-                and not self._is_excused(each.process)
-                and self._broken_terms.keys().isdisjoint(each.tokens)
-                for each in self._believers[place]
-            )
-        ]
+        taken = [each for each in places if any(map(self._is_sound, self._believing(each)))]
         what = f"{watch.process.name} holds one of {taken}"
         self._ask("I1 permits", len(taken) <= PERMITS, what)
 
@@ -595,8 +589,8 @@ class HandleJudge(Observer):
                 for when, cause in self._causes.get(place, ())
                 if when >= since
             }
-            # not while a request of its own is unanswered that has ended it
-            is_own = any(token in watch.last for _, token, _ in self._ended.values())
+            # whoever has ended it by a request whose answer is lost, or late, finds what others have done since
+            is_own = not self._left.isdisjoint(watch.last)
             true = loss in causes or is_own
             self._ask("I6 cause", true, f"{name}, by which it was not lost: {causes}")
             return

@@ -118,7 +118,7 @@ class Judge(HandleJudge):
         # the number of the last write of a thread or task under a claim
         self._last_writes: dict[tuple[Place, tuple[str, int, int]], int] = {}
         # rows that were deleted by hand; numbers of writes to a row, and those that were made before that
-        self._remade: dict[Place, float] = {}
+        self._remade: set[Place] = set()
         # when somebody has left a line
         self._left_at: dict[Place, float] = {}
         self._written: dict[Place, set[str]] = {}
@@ -200,7 +200,7 @@ class Judge(HandleJudge):
         write finds all as it was the first time.
         """
         self._versions.pop(place, None)
-        self._remade[place] = self._world.now
+        self._remade.add(place)
         self.forgotten |= self._written.pop(place, set())
 
     def _note_belief(self, watch: Watch) -> None:
@@ -676,11 +676,6 @@ class Judge(HandleJudge):
         """Note that the running thread or task is about to write under a lock, by these numbers."""
         writer = (handle.token, handle.fencing_token, caller(labelled=False).number)
         self._writers.update(dict.fromkeys(numbers, writer))
-
-    def was_deleted(self, mutex: Any) -> bool:
-        """Return whether the row of a lock of one key was deleted by hand since it was acquired."""
-        when = self._remade.get((mutex._options.model.Meta.table_name, (mutex.key,)), -math.inf)
-        return any(watch.since <= when for watch in self._own(mutex))
 
     def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> Claim:
         """Return the claim that guards a row: in the row itself as it was, or in the lock table."""

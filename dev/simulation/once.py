@@ -220,6 +220,8 @@ class OnceCalls:
             if "without complete" not in str(error):
                 raise
             self._schedule._count("without complete")
+        finally:
+            call.is_over = True
 
     def _once(self, kind: type[O], call: Call) -> O:
         return kind.for_key(call.key.removeprefix(PREFIX), **self._terms(call))

@@ -74,6 +74,7 @@ class Call:
         unstorable: What its work returned, if that cannot be stored; else None.
         has_begun: Whether its work has begun.
         has_failed: Whether its work has ended with an exception.
+        is_over: Whether it has ended.
         has_returned: Whether its work has ended with a result, which is not to be recorded by a transaction.
         learned: Whether each of its values is recorded, as far as its caller has learned; None if that is unknown.
     """
@@ -90,7 +91,7 @@ class Call:
         self.lease = 0.0
         self.values: list[Any] = []
         self.unstorable: Any = None
-        self.has_begun = self.has_failed = self.has_returned = False
+        self.has_begun = self.has_failed = self.has_returned = self.is_over = False
         self.learned: dict[str, bool | None] = {}
         judge.calls[owner] = self
 
@@ -305,11 +306,14 @@ class OnceJudge(Judge):
 
     def _check_keep(self, call: Call, key: str, exchange: Exchange, until: float) -> None:
         """Check until when a result counts. A process whose clock stood still may not know how late it is."""
-        least, process = exchange.sent + call.keep - HOST_SKEW, exchange.thread.process
+        process = exchange.thread.process
+        # a transaction is sent again as it was
+        since = exchange.sent - LONGEST_HANG * (exchange.operation == "TransactWriteItems")
+        least = since + call.keep - HOST_SKEW
         is_late = exchange.sent - self._resumed.get(process, -math.inf) < LATE_FOR
         if not is_late and not self._is_excused(process):
             what = f"{call.owner} recorded on {key} until {until:.1f}, not {least:.1f}"
-            self._ask("O4", until >= min(least, 1e9), what)
+            self._ask("O4", until >= min(least, 1e9) - 0.01, what)
 
     def _decided(self, key: str, last: Row, row: Row) -> None:
         """Check the decision of a person: about what that person has seen."""
@@ -333,7 +337,8 @@ class OnceJudge(Judge):
         call = self.calls[owner]
         self._ask(
             "O1",
-            not call.has_returned or call.has_failed,
+            # a late copy of another begin of it may make a claim, and a late release ends that
+            not call.has_returned or call.has_failed or self._recorded[owner] > 0,
             f"{owner} released {key} without its result",
         )
         if self._open.get(key) is call:
@@ -382,7 +387,12 @@ class OnceJudge(Judge):
 
     def check_absence(self, call: Call) -> None:
         """Check that no result counted from the begin of a call to its end, which got none (O6)."""
-        if self._was_disturbed(call):
+        # one that waits behind another of its process relies on the polls of that one
+        open_ = [
+            each for each in self.calls.values() if each.since < call.since and not each.is_over
+        ]
+        waits = any((each.process, each.key) == (call.process, call.key) for each in open_)
+        if self._was_disturbed(call) or waits:
             return
         rows = [row.result for row in self._rows_during(call)]
         counted = bool(rows) and rows[0] is not None and self.now + HOST_SKEW < rows[0][1]
@@ -431,10 +441,13 @@ class OnceJudge(Judge):
 
     def check_end(self) -> None:
         """Check, at the end of a schedule, that effects have their records, and that reports have come true."""
+        # a network that repeats a record, and returns the second answer, hides that the first one was applied
+        faults = [(each.thread.process, each.fault) for each in self._world.network.log]
+        repeated = {process for process, fault in faults if fault and fault.kind == "repeated"}
         for call in self.calls.values():
             recorded = self._recorded[call.owner]
             for text, is_recorded in call.learned.items():
-                if is_recorded is not None:
+                if is_recorded or (is_recorded is False and call.process not in repeated):
                     what = f"{call.owner} learned {is_recorded} of {text} on {call.key}"
                     self._ask("O6", (text in self._texts) is is_recorded, what)
             moved = any(value[0] == "moved" for value in call.values)

@@ -159,7 +159,7 @@ def _dated(claim: Claim) -> tuple[object, ...]:
 
 def _went_on(before: Claim, after: Claim) -> bool:
     """Return whether a lock that was held before has been held ever since: attached or handed over, but not released."""
-    is_held = before.expires_at is not None and after.expires_at is not None
+    is_held = before.expires_at is not None and after.expires_at is not None and not before.is_kept
     # not taken over from a dead holder; and a release would have dated itself, where server time is known
     is_undated = after.free_since == NO_SERVER_TIME
     is_same = before.free_since == after.free_since and not after.abandoned_by

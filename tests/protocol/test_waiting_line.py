@@ -120,7 +120,7 @@ class Waiter:
         assert self.line.see(shown, at, is_current=True)
 
 
-HELD = {"expires_at": NOW + 100}
+HELD = {"expires_at": NOW + 100, "owner": "x"}
 
 
 def test_waiter_polls_after_half_of_the_time_that_its_turn_takes_as_the_line_has_moved():
@@ -240,10 +240,11 @@ UNDATED = {"free_since": NO_SERVER_TIME}
     ("before", "after"),
     [
         ({"free_since": NOW}, {"free_since": NOW, **HELD}),
+        ({"free_since": NOW, **HELD, "owner": None}, {"free_since": NOW, **HELD}),
         ({**UNDATED, **HELD}, {**UNDATED, **HELD}),
         ({"free_since": NOW, **HELD}, {"free_since": NOW, "abandoned_by": "dead", **HELD}),
     ],
-    ids=["free lock", "released without server time", "dead holder"],
+    ids=["free lock", "kept by hold_at_least", "released without server time", "dead holder"],
 )
 def test_first_in_line_is_passed_over_by_whoever_takes_the_lock(before, after):
     """Taken for the same holder as before, such takers would keep the line behind a dead waiter from it for ever."""

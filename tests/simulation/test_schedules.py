@@ -122,9 +122,26 @@ FOUND = {
     "end of a claim of a process that learns no server time": 10000010555,
     "end of a claim of a process whose clock has jumped": 10000011804,
     "lease that another thread's renewal ensures": 10000011833,
+    "release that counts as made after its lease": 10000009645,
     "payload that a release writes into a row that is deleted": 8000101200,
 }
 """What seeds of long runs have found, by its cause: the first a defect of the library, the others mistakes of the judge."""
+
+
+FOUND_OF_ONCE = {
+    "own request that has ended a claim, and is answered later": 12000001137,
+    "late copies of a begin and a release, after the result was recorded": 12000003627,
+    "end of a result to the millisecond": 12000007498,
+    "transaction that is sent again as it was": 12000016015,
+    "call behind another of its process that polls rarely": 12000012268,
+    "record that the network repeats": 12000024081,
+}
+
+
+@pytest.mark.parametrize("seed", FOUND_OF_ONCE.values(), ids=FOUND_OF_ONCE)
+def test_schedule_of_once_that_had_a_violation_has_none(seed):
+    drawn = Size.at_random(random.Random(seed), ONCE_WAYS)
+    assert play(seed, drawn).violation is None
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND)

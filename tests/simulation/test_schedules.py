@@ -231,7 +231,7 @@ CAUGHT_IN = {
     "join-compares-lists": (size("fair", 5, lost_answer=0.1), 0),
     "take-leaves-the-dead": (size("fair", 5, 4), 30),
     "release-undated": (size("fair", 5, 4), 9),
-    "skip-by-old-date": (size("fair", 5), 89),
+    "skip-by-old-date": (size("fair one", 5), 0),
     "impatient": (size("fair", 8, lost_request=0.02), 7),
     "place-kept": (size("fair", 5), 0),
     "leave-trusts-a-read": (size("fair", 6, 2, late=0.2), 3),

@@ -1,7 +1,7 @@
 """Play schedules in virtual time, and print each violation with a smaller schedule that shows it too.
 
 Other modes explore a small world, break the library to see that it is caught, print one schedule, or compare the
- simulated DynamoDB with DynamoDB Local. `schedule` and `explore` do the work.
+simulated DynamoDB with DynamoDB Local. `schedule` and `explore` do the work.
 """
 
 from __future__ import annotations

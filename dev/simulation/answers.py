@@ -10,19 +10,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from dev.simulation.table import Refusal, Tables
+from dev.simulation.table import Refusal
 from dev.simulation.values import canonical_item
 
 # parts of an answer that are not compared: texts for people, and the consumed capacity
 BYWAYS = {"ConsumedCapacity", "ItemCollectionMetrics", "Message", "ResponseMetadata", "message"}
-
-
-def answer_of(tables: Tables, operation: str, kwargs: dict[str, Any]) -> Any:
-    """Send a request to the table in memory; return its answer or its refusal in the form to compare."""
-    try:
-        return comparable(tables.apply(operation, kwargs))
-    except Refusal as refusal:
-        return comparable(response_of(refusal))
 
 
 def response_of(refusal: Refusal) -> dict[str, Any]:

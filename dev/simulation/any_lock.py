@@ -16,8 +16,8 @@ from pynamodb.exceptions import DoesNotExist
 
 import pynamodb_mutex
 from dev.simulation.calls import read_some
-from dev.simulation.handles import PERMITS
 from dev.simulation.models import Account, Ledger, Lock, Shard, Slot
+from dev.simulation.promises import PERMITS
 from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore, aio
 from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, AsyncTransaction
 from pynamodb_mutex.groups import AnyOf, LockedRows
@@ -50,10 +50,6 @@ class AnyLock:
             self._look_around()
         else:
             _finish(self._lock_in_any_way(in_task=False))
-
-    async def task_otherwise(self) -> None:
-        """Lock something of any kind as a task, or take it over by a ticket."""
-        await self._lock_in_any_way(in_task=True)
 
     def lock_shared(self) -> None:
         """Lock by the object that the threads of the process share; a helper of the holder may use it, too."""
@@ -122,14 +118,12 @@ class AnyLock:
 
     def _any_lock(self, *, in_task: bool) -> tuple[Any, dict[str, Any]]:
         """Return a lock of a random kind, not yet held, and its options."""
-        rng, options = self._rng, self._options()
+        rng, options = self._rng, self._options(in_task=in_task)
         keys, rows = self._schedule._keys, self._schedule._rows
         mutex: Any = AsyncMutex if in_task else Mutex
         semaphore: Any = AsyncSemaphore if in_task else Semaphore
         model = rng.choice((Account, Ledger, Slot))
         if in_task:
-            options.pop("on_lost", None)
-            options.pop("on_danger", None)
             locked, locked_all = partial(aio.locked, model), partial(aio.locked_all, model)
         else:
             locked, locked_all = model.locked, model.locked_all
@@ -208,11 +202,11 @@ class AnyLock:
     async def _ask_row(self, lock: Any, _: float) -> None:
         """Ask whether somebody holds a lock; whoever holds it meanwhile knows the answer."""
         judge = self._schedule.judge
-        was_held, is_locked = judge.stands(lock), await _done(lock.locked())
+        stood = judge.stands(lock)
+        is_locked = await _done(lock.locked())
         # any of several keys is locked if all of them are
-        is_any = isinstance(getattr(lock, "_lock", lock), AnyOf)
-        if was_held and judge.stands(lock) and not is_any:
-            judge._ask("said locked", is_locked, f"{lock!r} is locked by nobody")
+        if stood and not isinstance(getattr(lock, "_lock", lock), AnyOf):
+            judge.said_locked(lock, is_locked=is_locked)
 
     async def _save(self, lock: Any, chance: float) -> None:
         """Write a payload or none, by one of the calls that do."""

@@ -111,7 +111,8 @@ class Watch:
     """
 
     def __init__(self, handle: Any, world: World, options: Mapping[str, Any]) -> None:
-        # Both references are weak: the library takes a lock for left behind when its handle is gone, or the thread or task has ended.
+        # Weak references, so that the judge keeps neither alive. Once the handle is gone, or the thread or task has ended,
+        # nobody will release the lock, and the library has to find that out.
         self._handle, self._caller = weakref.ref(handle), weakref.ref(caller(labelled=False))
         self.process, self.thread = world.running.process, world.running
         task = asyncio.current_task() if asyncio._get_running_loop() else None

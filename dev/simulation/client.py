@@ -7,7 +7,6 @@ public call is made of a lock of any kind, and `once` those that call `once`.
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,9 +17,9 @@ from pynamodb.transactions import TransactWrite
 
 import pynamodb_mutex
 from dev.simulation.any_lock import AnyLock
-from dev.simulation.handles import PERMITS
 from dev.simulation.models import Account, Ledger, Lock, Order, Shard
 from dev.simulation.once import OnceCalls
+from dev.simulation.promises import PERMITS
 from dev.simulation.threads import run_tasks
 from dev.simulation.world import Process
 from pynamodb_mutex import (
@@ -38,8 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dev.simulation.judge import Judge
+    from dev.simulation.network import Exchange
 
 H = TypeVar("H")
+
+_COPIED = {"duplicated", "redoubled", "repeated"}
+"""Kinds of faults by which the network sends a request twice."""
 
 GAPS = 2
 """Number of times at which all are idle, in a schedule in which they are."""
@@ -104,11 +107,9 @@ class Client(AnyLock, OnceCalls):
                     await self._task_once()
                     continue
                 if "lock_otherwise" in self._schedule.size.ways and self._rng.random() < 0.7:
-                    await self.task_otherwise()
+                    await self._lock_in_any_way(in_task=True)
                     continue
-                options = self._options()
-                options.pop("on_lost", None)
-                options.pop("on_danger", None)
+                options = self._options(in_task=True)
                 options["fair"] = fair = "lock_fair" in self._schedule.size.ways
                 options["hints"] = fair and self._has_hints
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
@@ -138,11 +139,10 @@ class Client(AnyLock, OnceCalls):
             count("lost")
         except MutexNotHeldError:
             count("released by another thread")
-        except MutexTimeoutError:
+        except (MutexTimeoutError, RowLockedError) as error:
             count("held by others")
-            self._schedule.judge.timed_out()
-        except RowLockedError:
-            count("held by others")
+            if isinstance(error, MutexTimeoutError):
+                self._schedule.judge.timed_out()
         except MutexClosedError:
             count("closed")
         except PynamoDBException:
@@ -170,7 +170,7 @@ class Client(AnyLock, OnceCalls):
     def _row(self) -> str:
         return self._rng.choice(self._schedule._rows)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, *, in_task: bool = False) -> dict[str, Any]:
         rng = self._rng
         options: dict[str, Any] = {
             "lease": rng.choice((1.0, 3.0, 10.0, 30.0)),
@@ -179,7 +179,7 @@ class Client(AnyLock, OnceCalls):
             "max_hold": rng.choice((None, None, None, 40.0)),
             "poll": rng.choice(((0.05, 1.0), (0.2, 5.0))),
         }
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and not in_task:
             for name in ("on_lost", "on_danger"):
                 options[name] = partial(self._note_report, name)
         return options
@@ -228,11 +228,10 @@ class Client(AnyLock, OnceCalls):
         options["hints"] = fair and self._has_hints
         if not fair and self._rng.random() < 0.2:
             del options["hints"]
-            group = Mutex.for_keys(self._schedule._keys, model=Lock, **options)
-            with self._using(group, options):
-                self._pause()
-            return
-        with self._using(Mutex.for_key(self._key(), model=Lock, **options), options):
+            lock: Any = Mutex.for_keys(self._schedule._keys, model=Lock, **options)
+        else:
+            lock = Mutex.for_key(self._key(), model=Lock, **options)
+        with self._using(lock, options):
             self._pause()
 
     def lock_and_record(self) -> None:
@@ -253,7 +252,8 @@ class Client(AnyLock, OnceCalls):
                     mutex.release(data=number)
             finally:
                 # a release that is sent again may count as made, or as lost, though it was not
-                if self._was_copied(before, most=1):
+                sent = self._sent_since(before)
+                if len(sent) > 1 or any(each.met in _COPIED for each in sent):
                     self._schedule._reported[number] = None
 
     def lock_by_force(self) -> None:
@@ -269,10 +269,8 @@ class Client(AnyLock, OnceCalls):
             self._schedule.judge.timed_out()
         else:
             try:
-                self._work(
-                    mutex,
-                    guarded=mutex._options.model is Lock and mutex.key in self._schedule._keys,
-                )
+                is_guarded = mutex._options.model is Lock and mutex.key in self._schedule._keys
+                self._work(mutex, guarded=is_guarded)
             finally:
                 mutex.release()
 
@@ -400,19 +398,17 @@ class Client(AnyLock, OnceCalls):
             with self._reporting(None, number):
                 yield
         except RowLockedError:
-            if self._was_copied(before):
+            if any(each.met in _COPIED for each in self._sent_since(before)):
                 # The request was refused, and its copy may be applied later, when nobody holds the row any more; or a
                 # proxy has repeated it, and the copy was refused. No condition can prevent that, so the outcome is
                 # unknown.
                 self._schedule._reported[number] = None
             raise
 
-    def _was_copied(self, first: int, most: float = math.inf) -> bool:
-        """Return whether the network has sent one of this thread's requests twice, or it has sent more; counted from one."""
-        sent = [e for e in self._world.network.log[first:] if e.thread is self._world.thread]
-        copied = {"duplicated", "redoubled", "repeated"}
-        is_copied = any(each.fault is not None and each.fault.kind in copied for each in sent)
-        return is_copied or len(sent) > most
+    def _sent_since(self, number: int) -> list[Exchange]:
+        """Return the requests of this thread, of all those that were sent after so many."""
+        log = self._world.network.log[number:]
+        return [each for each in log if each.thread is self._world.thread]
 
     def lock_order(self) -> None:
         """Lock a key, and write a row without a lock in a transaction that the lock guards."""

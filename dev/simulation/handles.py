@@ -1,13 +1,12 @@
-"""Checks what handles say to the users of a simulated world: belief (I1), loss and danger (I6), wake-ups (I7), timeouts (I8).
+"""Checks what handles say to the users of a simulated world: belief (I1), loss and danger (I6), wake-ups (I7).
 
 The judge asks the public handles that clients use, after each step of their process, as the thread or task that uses them.
-What they say is judged by the rows and the requests alone. `judge` checks the changes of the rows.
+What they say is judged by the rows and the requests alone. `promises` checks what calls return, and `judge` the changes of the
+rows.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -55,16 +54,6 @@ REPORTED_WITHIN = 0.5
 
 NEAR = 2.5
 """Seconds after its lease in which a claim must end: for so long a newcomer waits in addition."""
-
-PERMITS = 2
-"""Number of permits of a semaphore."""
-
-PERMIT = "#permit-"
-"""What stands between the key of a semaphore and the number of a permit."""
-
-WITHIN = 2 * LONGEST_HANG
-"""Seconds after the timeout within which a call that acquires must have ended: its last request may hang, and so may the one
-that ends what this may have acquired."""
 
 MOST_HAND_OVERS = 16
 """Hand-overs in a row after which a process lets others have a lock, and wakes nobody."""
@@ -215,12 +204,12 @@ class HandleJudge(Observer):
             until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
             process = exchange.thread.process
             term = Term(place, process, new.owner, since, 0.0, watched)
-            # whoever takes one that was detached may do so by its ticket, and force asks for no end
-            is_taken = old.token not in self.detached and not token.startswith(FORCED_MARK)
-            is_taken = is_taken and not is_own  # it may have been handed over
-            if old.end is None or (since >= old.end - EPOCH and is_taken):
-                is_dead = old.end is not None and not old.is_kept
-                term.abandoned_by = old.owner if is_dead else ""
+            # It may have been handed over, or attached by its ticket; and force asks for no end.
+            is_given = is_own or old.token in self.detached or token.startswith(FORCED_MARK)
+            if old.end is None:
+                term.abandoned_by = ""
+            elif since >= old.end - EPOCH and not is_given:
+                term.abandoned_by = "" if old.is_kept else old.owner
             self._terms[token] = term
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         # an end in the far future stands for none: then others watch the row
@@ -228,10 +217,7 @@ class HandleJudge(Observer):
         # each end is later than those that were proposed before it
         first = min(exchange.sent, self._doubtful.get(token, math.inf))
         is_blind = first <= self._dated.get(process, math.inf) or term.end == math.inf
-        is_blind |= any(
-            each.fault is not None and each.fault.kind == "undated"
-            for each in self._sent(process, exchange.sent)
-        )
+        is_blind |= any(each.met == "undated" for each in self._sent(process, exchange.sent))
         term.end, term.watched = math.inf if end > FAR else end, watched
         is_near = end <= exchange.sent + new.lease + NEAR or (end > FAR and is_blind)
         # by how much a clock has jumped, server time is misjudged until the drift that is allowed for has made up for it
@@ -264,13 +250,11 @@ class HandleJudge(Observer):
     def answered(self, exchange: Exchange) -> None:
         """Note what a process may know from now on, since DynamoDB has answered one of its requests."""
         process, now = exchange.thread.process, self._world.now
-        # errors that are no answers of the table have no date either
-        is_dated = exchange.fault is None or exchange.fault.kind != "undated"
-        if is_dated and exchange.evaluated < math.inf:
+        if exchange.met != "undated":
             self._dated.setdefault(process, now)
         took = exchange.evaluated - exchange.sent
         self._slowest[process] = max(took, self._slowest.get(process, 0.0))
-        is_repeated = exchange.fault is not None and exchange.fault.kind == "repeated"
+        is_repeated = exchange.met == "repeated"
         # the copy of a transaction is known by its token, and the answer to it shows what was so before
         is_old = is_repeated and exchange.operation == "TransactWriteItems"
         for token, until in self._prolonged.pop(id(exchange), ()):
@@ -292,7 +276,7 @@ class HandleJudge(Observer):
                 acquires = exchange.operation == "TransactWriteItems" and token not in self._given
                 if forced or acquires or exchange is term.broken_by:
                     continue
-                if term.process is process and math.inf > exchange.evaluated >= term.broken_at:
+                if term.process is process and exchange.evaluated >= term.broken_at:
                     term.known_at = min(term.known_at, now)
 
     def _renewed(self) -> set[str]:
@@ -313,7 +297,7 @@ class HandleJudge(Observer):
             what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
             self._ask("I4 recognised", is_known, what)
         # no transaction acquires a single lock
-        if exchange.operation == "UpdateItem" and exchange.evaluated < math.inf:
+        if exchange.operation == "UpdateItem":
             for token in values_on(exchange, None) & self._terms.keys() - self._given.keys():
                 term = self._terms[token]
                 is_own = term.process is exchange.thread.process
@@ -358,17 +342,8 @@ class HandleJudge(Observer):
         Args:
             is_released: Whether it has released what it held, as far as it knows.
         """
-        for watch in self._watches.get(self._world.running.process, ()):
-            if not watch.is_used or not watch.is_own:
-                continue
+        for watch in self._in_use():
             watch.is_used = False
-            self._check_in_time(watch)
-            is_left = is_released and not self._was_among_all(watch)
-            if is_left and watch.began <= watch.since < math.inf:
-                # it was not lost if a request has released it whose answer came after its lease
-                is_right = watch.loss is None or not self._left.isdisjoint(watch.last)
-                what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
-                self._ask("I6 error", is_right, what)
             for token in watch.last if is_released and not self._was_among_all(watch) else ():
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
@@ -411,8 +386,7 @@ class HandleJudge(Observer):
 
     def _note_belief(self, watch: Watch) -> None:
         """Note that a handle has begun to believe in an acquisition, or does so again."""
-        is_new = watch.tokens != watch.last
-        if is_new:
+        if watch.tokens != watch.last:
             self.acquisitions += 1
             # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
             # a renewal, so a loss is excused.
@@ -422,84 +396,16 @@ class HandleJudge(Observer):
         for token in watch.tokens:
             self._given.setdefault(token, watch)
             self._check_others(watch, token)
-        self._check_in_time(watch)
-        if is_new and not self._is_excused(watch.process):
-            self._check_said(watch)
 
-    def _check_in_time(self, watch: Watch) -> None:
-        """Check that a call which acquires ended within its timeout: now, with a lock, or with the section."""
-        timeout = watch.options.get("timeout")
-        is_late = self._disturbed.get(watch.process, -math.inf) >= watch.began
-        if timeout is None or is_late or watch.process.refuses_threads or watch.is_timed:
-            return
-        watch.is_timed = True
-        waited = self._world.now - watch.began
-        longest = timeout * (1 + DRIFT) + WITHIN
-        what = f"{watch.process.name} waited {waited:.1f} s for {watch.keys}, not {timeout}"
-        self._ask("I8 in time", waited <= longest, what)
-
-    def timed_out(self) -> None:
-        """Check that the running thread or task, whose acquire had its timeout, has waited for so long."""
-        for watch in self._watches.get(self._world.running.process, ()):
-            timeout = watch.options.get("timeout")
-            if watch.is_used and watch.is_own and not watch.is_timed and timeout:
-                waited = self._world.now - watch.began
-                has_jumped = self._jumps.get(watch.process, -math.inf) >= watch.began
-                is_over = waited >= timeout * (1 - DRIFT) or has_jumped
-                what = (
-                    f"{watch.process.name} gave {watch.keys} up after {waited:.1f} s, not {timeout}"
-                )
-                self._ask("I8 timeout", is_over, what)
+    def _in_use(self) -> list[Watch]:
+        """Return what is known of the handles that the running thread or task uses."""
+        watches = self._watches.get(self._world.running.process, ())
+        return [each for each in watches if each.is_used and each.is_own]
 
     def _own(self, handle: Any) -> list[Watch]:
         """Return what the running thread or task knows of a handle."""
         watches = self._watches.get(self._world.running.process, ())
         return [each for each in watches if each.is_own and each.is_of(handle)]
-
-    def stands(self, handle: Any) -> bool:
-        """Return whether a handle believes in an acquisition whose claim is in its row."""
-        return any(
-            each.ask() and not self._terms.keys().isdisjoint(each.tokens)
-            for each in self._own(handle)
-        )
-
-    def inner_ended(self, handle: Any, token: str) -> None:
-        """Check that the end of the inner of two blocks has not released what the outer one has acquired."""
-        for watch in self._own(handle) if handle.token == token else ():
-            is_kept = watch.ask() or watch.loss is not None or self._was_among_all(watch)
-            what = f"{watch.process.name} released {watch.keys} at the end of an inner block"
-            self._ask("I5 inner block", bool(is_kept), what)
-
-    def ensured(self, handle: Any, at_least: float, begun: float) -> None:
-        """Check that a call which began then has left so much of the lease, or more.
-
-        By the row, for a renewal of another thread may have no answer yet.
-        """
-        now = self._world.now
-        for watch in self._own(handle):
-            left, what = watch.ask(), f"{watch.process.name} ensured {watch.keys}"
-            if not left:  # a task goes on later than its call
-                is_in_task = asyncio._get_running_loop() is not None
-                self._ask("I6 ensured", is_in_task, f"{what}, which is not held")
-                continue
-            ends = [term.watched for term in self._terms_of(watch.tokens)]
-            until = max(watch.until, min(ends, default=0.0))
-            is_left = until - now + (1 + DRIFT) * (now - begun) >= at_least * (1 - DRIFT)
-            self._ask("I6 ensured", is_left, f"{what} for {at_least:.1f} s, not {until - now:.1f}")
-
-    def _check_said(self, watch: Watch) -> None:
-        """Check what a handle says of the row as it was when it was acquired."""
-        for token, (data, abandoned_by) in zip(watch.tokens, watch.said, strict=True):
-            term = self._terms.get(token)
-            # of several locks the answer shows no rows; of a user's row the payload is an attribute
-            if term is None or not watch.is_single or term.place[0] not in {"locks", "shards"}:
-                continue
-            stored = (self._world.tables.row(*term.place) or {}).get("data")
-            what = f"{watch.process.name} got the payload {data!r} of {term.place}, not {stored}"
-            self._ask("said data", data == (stored and json.loads(stored["S"])), what)
-            if term.abandoned_by is not None:
-                what = f"{watch.process.name} got {term.place} of {abandoned_by}, not {term.abandoned_by}"
-                self._ask("said abandoned", (abandoned_by or "") == term.abandoned_by, what)
 
     def _check_term(self, process: Process, token: str, until: float) -> None:
         """Check that the rows let a process believe in an acquisition until a true time."""
@@ -527,7 +433,6 @@ class HandleJudge(Observer):
             return
         believers = self._believing(term.place)
         self._believers[term.place] = [*believers, watch]
-        self._check_permits(watch, term)
         self.asked["I1 one believer"] += 1
         for other in believers:
             is_another = set(other.tokens).isdisjoint(watch.tokens)
@@ -547,16 +452,6 @@ class HandleJudge(Observer):
         """Return whether nothing excuses the belief of a handle."""
         is_broken = not self._broken_terms.keys().isdisjoint(watch.tokens)
         return not is_broken and not self._is_excused(watch.process)
-
-    def _check_permits(self, watch: Watch, term: Term) -> None:
-        """Check that no more hold a semaphore than it has permits."""
-        name = term.place[1][0].partition(PERMIT)
-        if not name[1]:
-            return
-        places = [each for each in self._believers if each[1][0].startswith(name[0] + PERMIT)]
-        taken = [each for each in places if any(map(self._is_sound, self._believing(each)))]
-        what = f"{watch.process.name} holds one of {taken}"
-        self._ask("I1 permits", len(taken) <= PERMITS, what)
 
     def _place_held(self, token: str) -> Place | None:
         term = self._terms.get(token) or self._broken_terms.get(token)
@@ -685,50 +580,6 @@ class HandleJudge(Observer):
             return
         if self._runs(watch.process) and not watch.process.refuses_threads and watch.is_used:
             self.fail(f"I6: {watch.process.name} lost {watch.keys}, and did not call on_lost")
-
-    def reported(self, name: str, handle: Any) -> None:
-        """Check a call of ``on_lost`` or ``on_danger``."""
-        process, now = self._world.running.process, self._world.now
-        own = [each for each in self._watches.get(process, ()) if each.is_of(handle)]
-        watches = [each for each in own if each.is_used]
-        if not watches:
-            return
-        # several threads may share a handle
-        watch = min(watches, key=lambda each: (each.loss is None, each.losses))
-        self._ask_handle(watch)
-        if watch.since < watch.began:
-            # It was handed over, and lost before the thread that waited for it has gone on.
-            return
-        is_late = not self._runs(process) or process.refuses_threads
-        what = f"{process.name} called {name} for {watch.keys}"
-        if name == "on_lost":
-            watch.losses += 1
-            # an acquisition that is lost while the row is read, for example, has never been held
-            # a renewal may have won it back since the call was decided on
-            is_lost = watch.loss is not None or not watch.tokens or is_late
-            is_lost = is_lost or now - watch.lost_at <= REPORTED_WITHIN
-            self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
-            is_once = watch.losses == 1 or len(own) > 1
-            self._ask("I6 on_lost", is_once, f"{what} twice")
-            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
-                # while a write that unlocks is under way nobody believes, and the claim is renewed
-                terms = self._terms_of(watch.last)
-                late = now - max([watch.until, *(term.renewed[1] for term in terms)])
-                self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
-            return
-        over = watch.loss is not None and now - watch.lost_at > REPORTED_WITHIN and not is_late
-        self._ask("I6 on_danger", not over, f"{what}, which is lost")
-        terms = self._terms_of(watch.tokens)
-        if terms:
-            since, left = min(term.renewed for term in terms), watch.until - now
-            most = max(watch.options["lease"] / 2, REPORTED_WITHIN)
-            # a renewal may have helped since the call was decided on
-            is_right = left <= most or is_late or now - watch.extended_at < REPORTED_WITHIN
-            self._ask("I6 on_danger", is_right, f"{what} {left:.1f} s before its end")
-            is_another = watch.danger[1] != since or watch.extended_at > watch.danger[0]
-            self._ask("I6 on_danger", is_another, f"{what} twice")
-            # a renewal whose answer has just come is not the one that the call is about
-            watch.danger = now, since if now - watch.extended_at > KNOWN_WITHIN else (0.0, 0.0)
 
     def _check_max_hold(self, exchange: Exchange, token: str) -> None:
         """Check that nobody renews a lock in the background after ``max_hold``."""

@@ -1,8 +1,8 @@
 """Checks a simulated world against the protocol's invariants at every step, and against what callers were promised.
 
 The judge sees each change of a row as DynamoDB makes it, with the request that makes it. Claims, fencing tokens and writes are
-judged by these alone. What the library tells its users is judged in `handles`, by what their handles say. Nothing that the
-library notes for itself decides.
+judged by these alone. What the library says to its users is judged in `handles` and `promises`. Nothing that the library notes
+for itself decides.
 
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dev.simulation.claims import FAR, FORCED_MARK, Claim, parts_of, values_on
-from dev.simulation.handles import DRIFT, LATE_FOR, HandleJudge
+from dev.simulation.handles import DRIFT, LATE_FOR
 from dev.simulation.network import HOST_SKEW
+from dev.simulation.promises import PromiseJudge
 from dev.simulation.world import EPOCH
 from pynamodb_mutex._protocol.waiting_line import address_of, id_of
 from pynamodb_mutex._runtime.callers import caller
@@ -93,7 +94,7 @@ class Watched:
     is_enforced: bool = True
 
 
-class Judge(HandleJudge):
+class Judge(PromiseJudge):
     """Watches the tables and processes of a world, and reports violations to it.
 
     Args:

@@ -138,6 +138,11 @@ class Exchange:
     fault: Fault | None = None
     evaluated: float = math.inf
 
+    @property
+    def met(self) -> str:
+        """Kind of the fault that it meets; empty for none."""
+        return self.fault.kind if self.fault else ""
+
 
 @cache
 def service_model() -> Any:
@@ -241,8 +246,8 @@ class Network:
         self.requests += 1
         exchange = Exchange(thread, client, operation, kwargs, world.now)
         self.log.append(exchange)
-        fault = exchange.fault = self.script(exchange) or self.faults.draw(world.rng)
-        if fault is not None and fault.kind == "preempted":
+        exchange.fault = self.script(exchange) or self.faults.draw(world.rng)
+        if exchange.met == "preempted":
             world.judge.failed(thread.process, kwargs)
             world.note(str(thread), f"stands still before it sends {operation}")
             world.sleep(world.rng.choice((0.05, 0.5, 3.0)) * world.rng.random())
@@ -331,7 +336,7 @@ class Network:
         operation, name = exchange.operation, str(exchange.thread)
         self.applying = exchange
         try:
-            if exchange.fault is not None and exchange.fault.kind == "partial":
+            if exchange.met == "partial":
                 data = self._apply_in_part(operation, kwargs, as_of)
             else:
                 data = world.tables.apply(operation, kwargs, as_of)
@@ -372,8 +377,8 @@ class Network:
 
     def _apply_and_answer(self, exchange: Exchange, back: float, wake: Callable[..., None]) -> None:
         outcome = self._apply(exchange)
-        exchange.evaluated, fault = self._world.now, exchange.fault
-        if fault is not None and fault.kind == "undated":
+        exchange.evaluated = self._world.now
+        if exchange.met == "undated":
             outcome = _undated(outcome)
         self._world.deliver(back, partial(wake, outcome))
 
@@ -424,7 +429,7 @@ def _failed(code: str, status: int, operation: str) -> Outcome:
 
 def _failure(exchange: Exchange, rng: random.Random) -> tuple[bool, Outcome] | None:
     """Return whether a request that fails is applied all the same, and what its client gets; None if it does not fail."""
-    kind = exchange.fault.kind if exchange.fault else ""
+    kind = exchange.met
     if kind in _FAILURES:
         return kind == "failed_after", _failed(*_FAILURES[kind], exchange.operation)
     if kind == "nonsense":

@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dev.simulation.claims import FORCED_MARK, Claim
+from dev.simulation.claims import FORCED_MARK, Claim, values_on
 from dev.simulation.handles import LATE_FOR, LONGEST_HANG
 from dev.simulation.judge import Judge
 from dev.simulation.network import HOST_SKEW
@@ -388,10 +388,8 @@ class OnceJudge(Judge):
     def check_absence(self, call: Call) -> None:
         """Check that no result counted from the begin of a call to its end, which got none (O6)."""
         # one that waits behind another of its process relies on the polls of that one
-        open_ = [
-            each for each in self.calls.values() if each.since < call.since and not each.is_over
-        ]
-        waits = any((each.process, each.key) == (call.process, call.key) for each in open_)
+        same = [e for e in self.calls.values() if (e.process, e.key) == (call.process, call.key)]
+        waits = any(each.since < call.since and not each.is_over for each in same)
         if self._was_disturbed(call) or waits:
             return
         rows = [row.result for row in self._rows_during(call)]
@@ -442,12 +440,12 @@ class OnceJudge(Judge):
     def check_end(self) -> None:
         """Check, at the end of a schedule, that effects have their records, and that reports have come true."""
         # a network that repeats a record, and returns the second answer, hides that the first one was applied
-        faults = [(each.thread.process, each.fault) for each in self._world.network.log]
-        repeated = {process for process, fault in faults if fault and fault.kind == "repeated"}
+        requests = [each for each in self._world.network.log if each.met == "repeated"]
+        repeated = {value for each in requests for value in values_on(each, None)}
         for call in self.calls.values():
             recorded = self._recorded[call.owner]
             for text, is_recorded in call.learned.items():
-                if is_recorded or (is_recorded is False and call.process not in repeated):
+                if is_recorded or (is_recorded is False and text not in repeated):
                     what = f"{call.owner} learned {is_recorded} of {text} on {call.key}"
                     self._ask("O6", (text in self._texts) is is_recorded, what)
             moved = any(value[0] == "moved" for value in call.values)

@@ -13,12 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import SCHEMA
 
-from dev.simulation.answers import answer_of, answer_of_engine, documented
-from dev.simulation.table import Tables
+from dev.simulation.answers import answer_of_engine, comparable, documented, response_of
+from dev.simulation.table import Refusal, Tables
 from pynamodb_mutex.testing import use
 
 TABLE = f"generated-{uuid.uuid4().hex}"
 KEYS = ["one", "two", "three"]
+
+
+def answer_of(tables, operation, request):
+    """The answer or the refusal of the table in memory, in the form to compare."""
+    try:
+        return comparable(tables.apply(operation, request))
+    except Refusal as refusal:
+        return comparable(response_of(refusal))
 
 
 def of_kind(kind, *contents):

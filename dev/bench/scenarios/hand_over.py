@@ -83,7 +83,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
     kinds = {
         "short": "a release, after a wait of up to 1 s",
         "long": "a release, after a wait of 5 s",
-        "waiting": "the kill of the holder, for one who waits",
+        "waiting": "the kill of the holder, while another process waits",
         "newcomer": f"the first call of a newcomer, {LATER} leases after the kill",
     }
     rows = [

@@ -1,0 +1,182 @@
+"""Checks what calls of locks promise those who make them, and what handles say of their rows.
+
+An acquire keeps its timeout (I8), a semaphore its permits (I1); a block that is left without an error had its lock, and
+``on_lost`` and ``on_danger`` are called when they should be (I6). What ``ensure_held``, ``locked``, ``data`` and ``abandoned_by``
+promise is in their docstrings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from dev.simulation.handles import DRIFT, KNOWN_WITHIN, LONGEST_HANG, REPORTED_WITHIN, HandleJudge
+
+if TYPE_CHECKING:
+    from dev.simulation.claims import Place, Watch
+
+
+PERMITS = 2
+"""Number of permits of the semaphore, of which there is one."""
+
+PERMIT = "#permit-"
+"""What stands between its key and the number of a permit."""
+
+WITHIN = 2 * LONGEST_HANG
+"""Seconds after the timeout within which a call that acquires must have ended: its last request may hang, and so may the one
+that ends what this may have acquired."""
+
+
+class PromiseJudge(HandleJudge):
+    """Judges what callers are promised, in addition to what handles say of belief and loss."""
+
+    def section_ends(self, *, is_released: bool) -> None:
+        """Check what the running thread or task has learned of the handles that it leaves."""
+        for watch in self._in_use():
+            self._check_in_time(watch)
+            has_released = is_released and not self._was_among_all(watch)
+            if has_released and watch.began <= watch.since < math.inf:
+                # it was not lost if a request has released it whose answer came after its lease
+                is_right = watch.loss is None or not self._left.isdisjoint(watch.last)
+                what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
+                self._ask("I6 error", is_right, what)
+        super().section_ends(is_released=is_released)
+
+    def _note_belief(self, watch: Watch) -> None:
+        is_new = watch.tokens != watch.last
+        super()._note_belief(watch)
+        for term in self._terms_of(watch.tokens):
+            self._check_permits(watch, term.place)
+        self._check_in_time(watch)
+        if is_new and not self._is_excused(watch.process):
+            self._check_said(watch)
+
+    def _check_in_time(self, watch: Watch) -> None:
+        """Check that a call which acquires ended within its timeout: now, with a lock, or with the section."""
+        timeout = watch.options.get("timeout")
+        is_late = self._disturbed.get(watch.process, -math.inf) >= watch.began
+        if timeout is None or is_late or watch.process.refuses_threads or watch.is_timed:
+            return
+        watch.is_timed = True
+        waited = self._world.now - watch.began
+        longest = timeout * (1 + DRIFT) + WITHIN
+        what = f"{watch.process.name} waited {waited:.1f} s for {watch.keys}, not {timeout}"
+        self._ask("I8 in time", waited <= longest, what)
+
+    def timed_out(self) -> None:
+        """Check that the running thread or task, whose acquire had its timeout, has waited for so long."""
+        for watch in self._in_use():
+            timeout = watch.options.get("timeout")
+            if timeout and not watch.is_timed:
+                waited = self._world.now - watch.began
+                has_jumped = self._jumps.get(watch.process, -math.inf) >= watch.began
+                is_over = waited >= timeout * (1 - DRIFT) or has_jumped
+                what = (
+                    f"{watch.process.name} gave {watch.keys} up after {waited:.1f} of {timeout} s"
+                )
+                self._ask("I8 timeout", is_over, what)
+
+    def _check_permits(self, watch: Watch, place: Place) -> None:
+        """Check that no more hold a semaphore than it has permits."""
+        if PERMIT not in place[1][0]:
+            return
+        places = [each for each in self._believers if PERMIT in each[1][0]]
+        taken = [each for each in places if any(map(self._is_sound, self._believing(each)))]
+        what = f"{watch.process.name} holds one of {taken}"
+        self._ask("I1 permits", len(taken) <= PERMITS, what)
+
+    def stands(self, handle: Any) -> bool:
+        """Return whether a handle believes in an acquisition whose claim is in its row."""
+        return any(
+            each.ask() and not self._terms.keys().isdisjoint(each.tokens)
+            for each in self._own(handle)
+        )
+
+    def said_locked(self, handle: Any, *, is_locked: bool) -> None:
+        """Check an answer that somebody holds a lock, which this handle held when it was asked for."""
+        if self.stands(handle):
+            self._ask("said locked", is_locked, f"{handle!r} is locked by nobody")
+
+    def inner_ended(self, handle: Any, token: str) -> None:
+        """Check that the end of the inner of two blocks has not released what the outer one has acquired."""
+        for watch in self._own(handle) if handle.token == token else ():
+            is_kept = watch.ask() or watch.loss is not None or self._was_among_all(watch)
+            what = f"{watch.process.name} released {watch.keys} at the end of an inner block"
+            self._ask("I5 inner block", bool(is_kept), what)
+
+    def ensured(self, handle: Any, at_least: float, begun: float) -> None:
+        """Check that a call which began then has left so much of the lease, or more.
+
+        By the row, for a renewal of another thread may have no answer yet.
+        """
+        now = self._world.now
+        for watch in self._own(handle):
+            left, what = watch.ask(), f"{watch.process.name} ensured {watch.keys}"
+            if not left:  # a task goes on later than its call
+                is_in_task = asyncio._get_running_loop() is not None
+                self._ask("I6 ensured", is_in_task, f"{what}, which is not held")
+                continue
+            ends = [term.watched for term in self._terms_of(watch.tokens)]
+            until = max(watch.until, min(ends, default=0.0))
+            is_left = until - now + (1 + DRIFT) * (now - begun) >= at_least * (1 - DRIFT)
+            self._ask("I6 ensured", is_left, f"{what} for {at_least:.1f} s, not {until - now:.1f}")
+
+    def _check_said(self, watch: Watch) -> None:
+        """Check what a handle says of the row as it was when it was acquired."""
+        for token, (data, abandoned_by) in zip(watch.tokens, watch.said, strict=True):
+            term = self._terms.get(token)
+            # of several locks the answer shows no rows; of a user's row the payload is an attribute
+            if term is None or not watch.is_single or term.place[0] not in {"locks", "shards"}:
+                continue
+            stored = (self._world.tables.row(*term.place) or {}).get("data")
+            what = f"{watch.process.name} got the payload {data!r} of {term.place}, not {stored}"
+            self._ask("said data", data == (stored and json.loads(stored["S"])), what)
+            if term.abandoned_by is not None:
+                what = f"{watch.process.name} got {term.place} of {abandoned_by}, not {term.abandoned_by}"
+                self._ask("said abandoned", (abandoned_by or "") == term.abandoned_by, what)
+
+    def reported(self, name: str, handle: Any) -> None:
+        """Check a call of ``on_lost`` or ``on_danger``."""
+        process, now = self._world.running.process, self._world.now
+        own = [each for each in self._watches.get(process, ()) if each.is_of(handle)]
+        watches = [each for each in own if each.is_used]
+        if not watches:
+            return
+        # several threads may share a handle
+        watch = min(watches, key=lambda each: (each.loss is None, each.losses))
+        self._ask_handle(watch)
+        if watch.since < watch.began:
+            # It was handed over, and lost before the thread that waited for it has gone on.
+            return
+        is_late = not self._runs(process) or process.refuses_threads
+        what = f"{process.name} called {name} for {watch.keys}"
+        if name == "on_lost":
+            watch.losses += 1
+            # an acquisition that is lost while the row is read, for example, has never been held
+            # a renewal may have won it back since the call was decided on
+            is_lost = watch.loss is not None or not watch.tokens or is_late
+            is_lost = is_lost or now - watch.lost_at <= REPORTED_WITHIN
+            self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
+            is_once = watch.losses == 1 or len(own) > 1
+            self._ask("I6 on_lost", is_once, f"{what} twice")
+            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
+                # while a write that unlocks is under way nobody believes, and the claim is renewed
+                terms = self._terms_of(watch.last)
+                late = now - max([watch.until, *(term.renewed[1] for term in terms)])
+                self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
+            return
+        over = watch.loss is not None and now - watch.lost_at > REPORTED_WITHIN and not is_late
+        self._ask("I6 on_danger", not over, f"{what}, which is lost")
+        terms = self._terms_of(watch.tokens)
+        if terms:
+            since, left = min(term.renewed for term in terms), watch.until - now
+            most = max(watch.options["lease"] / 2, REPORTED_WITHIN)
+            # a renewal may have helped since the call was decided on
+            is_right = left <= most or is_late or now - watch.extended_at < REPORTED_WITHIN
+            self._ask("I6 on_danger", is_right, f"{what} {left:.1f} s before its end")
+            is_another = watch.danger[1] != since or watch.extended_at > watch.danger[0]
+            self._ask("I6 on_danger", is_another, f"{what} twice")
+            # a renewal whose answer has just come is not the one that the call is about
+            watch.danger = now, since if now - watch.extended_at > KNOWN_WITHIN else (0.0, 0.0)

@@ -610,7 +610,7 @@ def _release_abandoned(
     results: dict[str, list[dict[str, Any]]] = {"freed": [], "skipped": []}
     try:
         if not found:
-            click.echo(f"no lock is abandoned in {place}", err=True)
+            click.echo(f"no lock is abandoned in {place}; for runs of once see ls --once", err=True)
             return
         for lock in found:
             owner = shown_owner(lock.claim.owner)

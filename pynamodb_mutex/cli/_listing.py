@@ -119,12 +119,12 @@ def ls(
 
     WAITERS is the number of those who wait in line (fair=True). A closed lock may still be held: see close.
 
-    A run of once is listed as a lock whose key begins with once#. With --once, lists the keys of once instead:
-    recorded, with UNTIL as the end of the result; running; unknown, if somebody has to decide by forget or record; or
-    abandoned, so that the next call does the work.
+    A run of once is listed as a lock whose key begins with once#, which release leaves alone. With --once, lists the
+    keys of once instead: recorded, with UNTIL as the end of the result; running; unknown, if somebody has to decide
+    by forget or record; or abandoned, so that the next call does the work.
 
-    On a terminal the output is a table that leaves out columns, and the middle of long keys and owners, to fit.
-    Otherwise each lock is one complete line with tabs between the columns.
+    On a terminal the output is a table. To fit, it cuts owners and leaves out columns; it cuts keys last. Otherwise
+    each lock is one complete line with tabs between the columns.
 
     Reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, 1 read unit
     for each.
@@ -201,7 +201,7 @@ def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
         table.add_column(name, no_wrap=True, justify="right" if name in _NUMBERS else "left")
     for lock, row in zip(locks, rows, strict=True):
         style = "yellow" if lock.state in (ABANDONED, UNKNOWN) else ""
-        table.add_row(*(Text(cut(row[name], widths[name])) for name in names), style=style)
+        table.add_row(*(Text(cut(row[name], room)) for name, room in widths.items()), style=style)
     return table
 
 
@@ -267,6 +267,7 @@ class Change(NamedTuple):
             "renewed": f"renewed late by {owner}",
             ABANDONED: f"abandoned by {owner}",
             "freed": "freed",
+            UNKNOWN: f"unknown: what became of the run by {owner}",
             INVALID: f"invalid: {self.lock.claim.fault}",
             CLOSED: f"closed: {escaped(self.lock.claim.closed or '')}",
             "opened": "opened",
@@ -398,7 +399,7 @@ def _change(before: Lock | None, now: Lock) -> Change | None:
         return None
     if now.state == HELD:
         return Change("renewed" if same else "taken", now, before)
-    if now.state in (ABANDONED, INVALID, CLOSED):
+    if now.state in (ABANDONED, UNKNOWN, INVALID, CLOSED):
         return Change(now.state, now, before)
     return _ended(before, now)
 

@@ -118,8 +118,8 @@ class Lock(NamedTuple):
         row: Primary key of the row.
         raw: The row as DynamoDB returned it; empty if there is none.
         claim: The claim in the row.
-        state: FREE, CLOSED, HELD or ABANDONED by server time when the answer arrived, or INVALID; of a key of `once`
-            one of its states.
+        state: FREE, CLOSED, HELD or ABANDONED by server time when the answer arrived, or INVALID; of a run of `once`
+            also UNKNOWN; of a key of `once` one of its states.
         remaining: Seconds from the answer until the claim may be taken over; None if unknown.
         seen_at: Server time of the answer; None if unknown.
     """
@@ -391,6 +391,8 @@ class Locks:
         elif claim.expires_at is not None:
             # a claim that was kept after its release leaves the lock free or closed, not abandoned
             state = state if claim.is_kept else ABANDONED
+            if "unknown" in raw and self._text(self._hash, row).startswith(PREFIX):
+                state = UNKNOWN  # a run of `once`, which the layout of a lock does not know
             if claim.is_held(received, bounds):
                 state = HELD
         if claim.expires_at is not None:

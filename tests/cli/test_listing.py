@@ -17,7 +17,7 @@ from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex._protocol.waiting_line import new_entry
 from pynamodb_mutex.cli._listing import _Watching
 from pynamodb_mutex.cli._output import clock_time, cut, duration
-from pynamodb_mutex.testing import expire, held_elsewhere
+from pynamodb_mutex.testing import expire, held_elsewhere, unknown_run
 
 instant_of = datetime.fromisoformat
 
@@ -479,6 +479,14 @@ def test_watch_says_what_is_closed_and_opened(table, script, keys):
     found = printed(cli("watch", *keys))
     taken = f"a  taken by one, fencing token {mutex.fencing_token}"
     assert found == [*free, "a  closed: why", "a  opened", taken, "a  closed: why"]
+
+
+def test_watch_says_that_a_run_of_once_has_an_unknown_outcome(table, script):
+    script(partial(unknown_run, "k", owner="they"), lambda: None)
+    line = "once#k  unknown: what became of the run by they"
+    assert printed(cli("watch")) == [line]
+    script()
+    assert printed(cli("watch")) == [line]
 
 
 def test_watch_of_keys_does_not_scan_and_a_prefix_leaves_out_others(table, script, wire):

@@ -384,7 +384,7 @@ def test_keys_are_listed(keys, monkeypatch):
     )
     # claims of runs are claims as any
     assert {each["key"]: each["state"] for each in json_of("ls")} == {
-        "once#dead": "abandoned", "once#lost": "abandoned", "once#open": "held", "lock": "held",
+        "once#dead": "abandoned", "once#lost": "unknown", "once#open": "held", "lock": "held",
     }  # fmt: skip
 
 
@@ -492,6 +492,7 @@ def test_commands_of_locks_refuse_keys_of_once(keys, command):
     assert cli("release", "--all-abandoned", "--yes").stderr.startswith(
         "no lock is abandoned in table"
     )
+    assert "; for runs of once see ls --once" in cli("release", "--all-abandoned", "--yes").stderr
     assert OnceItem.get("once#lost").attribute_values == before
 
 

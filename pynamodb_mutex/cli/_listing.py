@@ -57,13 +57,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import tzinfo
 
-COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE", "WAITERS")
+COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "FENCING TOKEN", "STATE", "WAITERS")
 """Columns of lines for programs, in this order; a table for people may omit some."""
 
-_NEEDS = {"OWNER": 30, "REMAINING": 48, "WAITERS": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
+_NEEDS = {"OWNER": 40, "WAITERS": 48}
 """Least width of a terminal on which the table has these columns; KEY and STATE are always shown."""
 
-_NUMBERS = frozenset({"REMAINING", "TOKEN", "WAITERS"})
+_OMITTED = ("FENCING TOKEN", "UNTIL", "SINCE", "REMAINING")
+"""Columns that are omitted, in this order, as long as a key does not fit: people copy it into other commands."""
+
+_LEAST_OWNER = 10
+"""Width to which owners are cut before a column is omitted."""
+
+_NUMBERS = frozenset({"REMAINING", "FENCING TOKEN", "WAITERS"})
 """Columns that are aligned to the right."""
 
 _GAP = 2
@@ -185,19 +191,14 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
 
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     """Return a table for a terminal of this width, one line for each lock."""
-    has_waiters = width >= _NEEDS["WAITERS"] and any(lock.claim.waiting for lock in locks)
-    # Room for WAITERS is made by omitting other columns, so that it takes none from keys and owners.
-    room = width - (len("WAITERS") + _GAP if has_waiters else 0)
-    names = [
-        name
-        for name in COLUMNS
-        if (has_waiters if name == "WAITERS" else room >= _NEEDS.get(name, 0))
-    ]
+    names = [name for name in COLUMNS if width >= _NEEDS.get(name, 0)]
+    if "WAITERS" in names and not any(lock.claim.waiting for lock in locks):
+        names.remove("WAITERS")
     rows = [_cells(lock, zone) for lock in locks]
     widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}
-    _shorten(widths, width - _GAP * (len(names) - 1))
+    _fit(widths, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    for name in names:
+    for name in widths:
         table.add_column(name, no_wrap=True, justify="right" if name in _NUMBERS else "left")
     for lock, row in zip(locks, rows, strict=True):
         style = "yellow" if lock.state in (ABANDONED, UNKNOWN) else ""
@@ -219,25 +220,32 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
         "SINCE": clock_time(instant(lock.since, zone), now),
         "UNTIL": clock_time(instant(lock.until, zone), now),
         "REMAINING": duration(lock.remaining) if lock.remaining else "-",
-        "TOKEN": str(lock.fencing_token or "-"),
+        "FENCING TOKEN": str(lock.fencing_token or "-"),
         "STATE": lock.shown_state,
         "WAITERS": str(len(lock.waiters) or "-"),
     }
 
 
-def _shorten(widths: dict[str, int], room: int) -> None:
-    """Narrow the columns KEY and OWNER so that all columns fit.
-
-    Owners are cut first, down to two fifths of the width that the two share; then keys, which people copy.
+def _fit(widths: dict[str, int], width: int) -> None:
+    """Make the columns fit a terminal of this width: cut owners, omit columns, and only then cut keys.
 
     Args:
         widths: Widths of the columns by name; changed in place.
-        room: Width for all columns together, without the gaps.
+        width: Width of the terminal.
     """
-    shared = room - sum(width for name, width in widths.items() if name not in ("KEY", "OWNER"))
+
+    def left_to(name: str) -> int:
+        return width - sum(room + _GAP for other, room in widths.items() if other != name)
+
+    full = widths.get("OWNER", 0)
+    least = min(full, _LEAST_OWNER)
+    for name in _OMITTED:
+        if left_to("KEY") + full - least >= widths["KEY"]:
+            break
+        del widths[name]
     if "OWNER" in widths:
-        widths["OWNER"] = min(widths["OWNER"], max(shared - widths["KEY"], shared * 2 // 5))
-    widths["KEY"] = min(widths["KEY"], shared - widths.get("OWNER", 0))
+        widths["OWNER"] = max(least, min(full, left_to("OWNER")))
+    widths["KEY"] = min(widths["KEY"], left_to("KEY"))
 
 
 class Change(NamedTuple):

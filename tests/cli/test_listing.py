@@ -77,7 +77,16 @@ def keys(*options, **more):
 
 def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
     header, a, b, c = rows("--tz", "UTC")
-    assert header == ["KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE", "WAITERS"]
+    assert header == [
+        "KEY",
+        "OWNER",
+        "SINCE",
+        "UNTIL",
+        "REMAINING",
+        "FENCING TOKEN",
+        "STATE",
+        "WAITERS",
+    ]
     item = LockItem.get("a")
     since, until = (f"{time:%FT%T}+00:00" for time in (item.since, item.expires))
     assert a == ["a", "max", since, until, a[4], str(item.version), "held", "-"]
@@ -183,20 +192,24 @@ def test_ls_of_rows_that_another_program_wrote(table):
 @pytest.mark.parametrize(
     ("waits", "columns", "header"),
     [
-        (False, 120, "KEY OWNER SINCE UNTIL REMAINING TOKEN STATE"),
-        (False, 80, "KEY OWNER SINCE UNTIL REMAINING STATE"),
-        (False, 60, "KEY OWNER UNTIL REMAINING STATE"),
-        (False, 40, "KEY OWNER STATE"),
-        (False, 22, "KEY STATE"),
-        (True, 109, "KEY OWNER SINCE UNTIL REMAINING TOKEN STATE WAITERS"),
-        (True, 81, "KEY OWNER SINCE UNTIL REMAINING STATE WAITERS"),
-        (True, 80, "KEY OWNER UNTIL REMAINING STATE WAITERS"),
-        (True, 48, "KEY OWNER STATE WAITERS"),
-        (True, 47, "KEY OWNER STATE"),
+        (False, 130, "KEY,OWNER,SINCE,UNTIL,REMAINING,FENCING TOKEN,STATE"),
+        (False, 129, "KEY,OWNER,SINCE,UNTIL,REMAINING,STATE"),
+        (False, 114, "KEY,OWNER,SINCE,REMAINING,STATE"),
+        (False, 102, "KEY,OWNER,REMAINING,STATE"),
+        (False, 92, "KEY,OWNER,STATE"),
+        (False, 82, "KEY,OWNER,STATE"),
+        (False, 60, "KEY,OWNER,STATE"),
+        (False, 39, "KEY,STATE"),
+        (True, 139, "KEY,OWNER,SINCE,UNTIL,REMAINING,FENCING TOKEN,STATE,WAITERS"),
+        (True, 91, "KEY,OWNER,STATE,WAITERS"),
+        (True, 48, "KEY,OWNER,STATE,WAITERS"),
+        (True, 47, "KEY,OWNER,STATE"),
     ],
 )
-def test_table_fits_the_terminal_and_keeps_key_and_state(table, waits, columns, header):
-    key, names = "begin-of-a-key-" + "x" * 40 + "-end", header.split()
+def test_table_fits_the_terminal_and_omits_columns_before_it_cuts_keys(
+    table, waits, columns, header
+):
+    key, names = "begin-of-a-key-" + "x" * 40 + "-end", header.split(",")
     with held_elsewhere(key, owner="w" * 1000), held_elsewhere("dead", owner="[red]gone\x1b[2J"):
         expire("dead")
         if waits:
@@ -205,12 +218,13 @@ def test_table_fits_the_terminal_and_keeps_key_and_state(table, waits, columns, 
     assert "\x1b[2J" not in sent
     *lines, counts = shown[shown.index("KEY") :].splitlines()
     assert counts == "held: 1   abandoned: 1"
-    # with the number of waiters, the table is as wide as the terminal
-    assert columns in (max(map(len, lines)), *([] if waits else [columns]))
-    assert max(map(len, lines)) <= columns
-    long, dead = (dict(zip(names, line.split(), strict=True)) for line in lines[1:3])
-    assert (lines[0].split(), long["STATE"], dead["STATE"]) == (names, "held", "abandoned")
-    assert re.fullmatch(r"begin[-a-z]*…[-x]*-end", long["KEY"])
+    # the owner takes what is left
+    assert max(map(len, lines)) == columns
+    titles, *cells = ([cell.strip() for cell in re.split(" {2,}", line.strip())] for line in lines)
+    long, dead = (dict(zip(names, line, strict=True)) for line in cells)
+    assert (titles, long["STATE"], dead["STATE"]) == (names, "held", "abandoned")
+    assert (long["KEY"] == key) == (columns >= (91 if waits else 82))
+    assert re.fullmatch(r"begin[-a-z]*…?[-x]*-end", long["KEY"])
     assert dead["KEY"] == "dead"
     if "OWNER" in names:
         assert re.fullmatch("w+…w+", long["OWNER"])

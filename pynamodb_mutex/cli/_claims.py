@@ -446,7 +446,7 @@ def release(
 
     \b
     Exit codes:
-      0    the lock is free: its claim was broken, or it was free already
+      0    nobody holds the lock: its claim was broken, or it was free already
       1    nothing was freed: no --force, not confirmed, another holder, not a row of a lock, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
@@ -465,16 +465,14 @@ def release(
         return
     print_lines(about(seen, zone), err=True)
     _check(locks, seen, force=force)
-    confirm(
-        f"{'Repair this row' if seen.state == INVALID else 'Break this claim'} in {place}?",
-        yes=yes,
-    )
+    confirm(f"{_question(seen)} in {place}?", yes=yes)
     now = _broken(locks, seen, key)
     if as_json:
         after = None if now is None else now.document(zone)
         print_json({"freed": now is None, "lock": seen.document(zone), "now": after})
     if now is None:
-        click.echo(f"{shown(seen.name)} is free", err=True)
+        state = _STATES[FREE if seen.claim.closed is None else CLOSED]
+        click.echo(f"{shown(seen.name)} is {state}", err=True)
     elif now.state in (FREE, CLOSED):
         click.echo(f"{shown(seen.name)} is {now.state}: that claim has ended meanwhile", err=True)
     elif now.state == INVALID:
@@ -504,6 +502,18 @@ def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
             "when its lease expires; --force breaks the claim now",
         }[seen.state]
     )
+
+
+def _question(seen: Lock) -> str:
+    """Return what to ask before a claim is broken, without the place."""
+    if seen.state == INVALID:
+        return "Repair this row"
+    claim, alive = seen.claim, ""
+    renewed = (seen.until or -math.inf) - claim.lease
+    # a holder renews its claim each third of the lease
+    if claim.lease and not claim.is_kept and (seen.seen_at or math.inf) < renewed + claim.lease / 3:
+        alive = f"its holder is alive: it acquired or renewed the lock {_ago(seen, renewed)}\n"
+    return f"{alive}A holder that is alive goes on until its next request. Break this claim"
 
 
 def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:

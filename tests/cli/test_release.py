@@ -1,11 +1,12 @@
 """``release``: breaks the claim that it printed and no other, and frees abandoned locks."""
 
 import json
+import re
 from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from command_line import BROKEN, cli, put, refuse_request, stored
+from command_line import BROKEN, change, cli, put, refuse_request, stored
 from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
@@ -66,7 +67,8 @@ def test_a_confirmed_claim_is_broken(table):
     token = mutex.fencing_token
     said, result = released("a", "--force", typed="y\n")
     assert f"fencing token:  {token}" in said
-    assert f"Break this claim in table {table.Meta.table_name} in us-east-1 at http" in said
+    question = "A holder that is alive goes on until its next request. Break this claim in table"
+    assert f"{question} {table.Meta.table_name} in us-east-1 at http" in said
     assert said.endswith("'a' is free\n")
     lock = result["lock"]
     assert (result["freed"], result["now"], lock["owner"]) == (True, None, "me")
@@ -77,6 +79,21 @@ def test_a_confirmed_claim_is_broken(table):
     assert (result["freed"], result["lock"]["state"]) == (False, "free")
     assert said == "'a' is free: nothing to release\n"
     cli("release", "never")
+
+
+def test_a_holder_that_has_just_renewed_is_alive(table):
+    def said_of(key):
+        lines = cli("release", key, "--force", typed="n\n", code=1).stderr.splitlines()
+        return [line for line in lines if "its holder is alive" in line]
+
+    with held_elsewhere("a", lease=30) as item, Mutex.for_key("kept", hold_at_least=30):
+        (said,) = said_of("a")
+        assert re.fullmatch(
+            r"its holder is alive: it acquired or renewed the lock \d.\ds ago", said
+        )
+        change("a", expires_at=item.expires_at - 15)
+        assert said_of("a") == []
+    assert said_of("kept") == []
 
 
 def test_a_claim_that_changes_during_the_question(table, wire):

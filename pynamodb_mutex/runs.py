@@ -255,7 +255,7 @@ def check_keep(keep: object) -> float:
     if value == math.inf:
         return math.inf
     if check_duration("keep", value) <= 0:
-        msg = f"keep must be above 0 seconds, not {value}; math.inf is for ever"
+        msg = f"keep must be above 0 seconds, not {value}"
         raise ValueError(msg)
     return float(value)
 

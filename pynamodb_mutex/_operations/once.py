@@ -192,7 +192,7 @@ class Beginning(Acquisition):
             return None
         msg = (
             f"{shown(key)}: it is unknown what became of the run by {shown_owner(claim.unknown)}. "
-            "Once.forget(key) lets it be done again, Once.record(key, result) says that it is done"
+            "forget lets it be done again, record says that it is done"
         )
         since = made_at(claim.token)
         return OutcomeUnknownError(msg, key=key, owner=claim.unknown, since=since)

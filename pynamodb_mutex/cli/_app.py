@@ -21,6 +21,9 @@ from pynamodb_mutex.cli._once import forget, once, record
 from pynamodb_mutex.cli._place import AppCommand, place_options
 from pynamodb_mutex.cli._run import run
 
+_MEANT = {"free": "release", "unlock": "release", "kill": "release", "status": "ls or show"}
+"""Commands of ours by names that people try."""
+
 
 class AppGroup(click.Group):
     """A group of commands that takes the options of `Place` before the name of the command, too."""
@@ -30,6 +33,14 @@ class AppGroup(click.Group):
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
         super().__init__(name, **more)
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for a name that other tools have, name ours."""
+        if args[0] in _MEANT:
+            context.fail(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]}?")
+        return super().resolve_command(context, args)
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command; end silently, with exit code UNREAD, when the reader of the output has gone."""

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._dynamodb.answers import Answer
     from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._protocol.claim import Claim
 
 NOT_FREE = 75
 """Exit code when the lock is still held after the timeout: EX_TEMPFAIL of sysexits.h."""
@@ -192,9 +193,13 @@ def _until(lock: Lock, zone: tzinfo | None) -> str | None:
         return "for ever" if lock.state == RECORDED else None
     end = _ago(lock, lock.until)
     if lock.state in (HELD, RUNNING, RECORDED):
-        renewed = "" if lock.state == RECORDED else ", unless renewed"
+        renewed = "" if lock.state == RECORDED else _unless_renewed(lock.claim)
         end = f"in {duration(lock.remaining or 0.0)}{renewed}"
     return f"{_second(until)} ({end})"
+
+
+def _unless_renewed(claim: Claim) -> str:
+    return "" if claim.is_kept else ", unless renewed"
 
 
 def _ago(lock: Lock, instant: float | None) -> str:
@@ -392,7 +397,7 @@ class _Waiter:
         claim = self._answer.claim
         now = instant(self._locks.store.server_now(read_clock()), zone)
         until = clock_time(instant(claim.expires_at, zone), now)
-        return f"held by {claim.holder} until {until}"
+        return f"held by {claim.holder} until {until}{_unless_renewed(claim)}"
 
     def print_json(self, zone: tzinfo | None, waited: float) -> None:
         """Print the lock as it was read last, and the seconds waited, as JSON."""

@@ -116,7 +116,7 @@ _OTHERS = {
 @click.pass_context
 @pass_place
 def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> None:
-    """Check credentials, endpoint, clocks, the table, its rows and permissions.
+    """Check credentials, endpoint, clocks, table and permissions.
 
     Changes nothing, and ends within seconds. Permissions are tried by requests whose conditions are never met.
     Permissions to create, change and delete tables cannot be tried like that, and are not checked. Reads the first

@@ -467,10 +467,10 @@ def template(
     write_capacity: int | None,
     deletion_protection: bool,
 ) -> None:
-    """Print the table for CloudFormation (YAML), Terraform or the CDK (Python).
+    """Print the table for CloudFormation, Terraform or the CDK.
 
     It is the table that LockItem.create_table() creates, or that of --model with its attribute names and range key.
-    Nothing is sent to AWS.
+    CloudFormation is YAML, the CDK Python. Nothing is sent to AWS.
 
     \b
     Examples:

@@ -144,7 +144,7 @@ _CODES: dict[type[Exception], int] = {
 def once(
     place: Place, context: click.Context, /, *, key: str, command: Sequence[str], **options: Any
 ) -> None:
-    """Run a command once: a repeat prints the output of the first run.
+    """Run a command once: a repeat prints the first output.
 
     If the command exits with 0, what it has printed on standard output is recorded and counts for --keep. Until then a
     repeat prints it, exits with 0, and does not run the command. Another exit code is a failure: it is passed on,
@@ -252,10 +252,10 @@ def _do(job: _run.Job, began: Run, environment: Mapping[str, str], output: Outpu
 @_output.json_option
 @pass_place
 def forget(place: Place, /, *, key: str, force: bool, **options: Any) -> None:
-    """Forget the result of a key of once, or the run that died: the next call does the work again.
+    """Forget the result of a key of once, or a run that died.
 
-    Prints what is known of KEY, asks, and forgets exactly that. A result that was recorded since is kept. A run that is
-    forgotten by force goes on, and its result is not recorded.
+    The next call does the work again. Prints what is known of KEY, asks, and forgets exactly that. A result that was
+    recorded since is kept. A run that is forgotten by force goes on, and its result is not recorded.
 
     \b
     Examples:
@@ -283,7 +283,7 @@ def forget(place: Place, /, *, key: str, force: bool, **options: Any) -> None:
 def record(
     place: Place, context: click.Context, /, *, key: str, result: str, keep: float, **options: Any
 ) -> None:
-    """Record that the work of a key of once is done, and its result.
+    """Record the result of a key of once.
 
     For work that was done elsewhere, or by a run that died. RESULT is JSON, null by default; the output of a command is
     a text. Prints what is known of KEY, asks, and records the result if that is still so.

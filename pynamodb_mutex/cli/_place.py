@@ -197,7 +197,7 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
             is_url = False
         if not is_url:
             # without the value, in which there may be a password
-            raise click.BadParameter("is not a URL such as http://localhost:8000")
+            raise click.BadParameter("give a URL such as http://localhost:8000")
     place.chosen[parameter.name or ""] = value
 
 

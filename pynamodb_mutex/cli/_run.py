@@ -406,7 +406,7 @@ def supervise(
     # The watchdog comes first: if it cannot be started, no command runs without one. It learns the process id only
     # after the start; if this process is killed in between, nothing ends the command.
     try:
-        watchdog = Watchdog()
+        watchdog = Watchdog(click.get_current_context().info_name or "")
     except OSError as error:
         # the system refuses a process or a descriptor, as it then would for the command
         raise NoCommandError(f"cannot start the watchdog: {error.strerror}") from error

@@ -38,15 +38,15 @@ _POLL = 0.05
 class Watchdog:
     """The watchdog, as ``run`` uses it. A context manager; left by an error, it ends the command."""
 
-    def __init__(self) -> None:
-        """Start the watchdog; it guards nothing yet."""
+    def __init__(self, command: str) -> None:
+        """Start the watchdog, which names our command in its message; it guards nothing yet."""
         # In a session of its own: what ends our process group or terminal must not end the watchdog too. Neither it nor
         # the command inherits the write end of the pipe (Python opens pipes like that), so that the pipe closes
         # when this process dies, and not only when the command ends.
         source, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", __file__],
+                [sys.executable, "-I", __file__, command],
                 stdin=source,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
@@ -153,7 +153,7 @@ def watch() -> None:
         # reader that has gone raises an error, one to a reader that does not read waits for ever.
         with suppress(OSError):
             print(
-                "pynamodb-mutex run: run was killed or stopped: the watchdog has ended the command",
+                f"pynamodb-mutex {sys.argv[1]} was killed or stopped: the watchdog has ended the command",
                 file=sys.stderr,
             )
 

@@ -74,11 +74,13 @@ def failure(*args, **more):
     ("args", "message"),
     [
         (("nothing",), "No such command"),
-        (("--endpoint-url", "localhost:8000", "ls"), "is not a URL such as http://localhost:8000"),
-        (("--endpoint-url", "http://", "ls"), "is not a URL such as http://localhost:8000"),
-        (("--endpoint-url", "http://[::1", "ls"), "is not a URL such as http://localhost:8000"),
-        (("--endpoint-url", "http://a:65536", "ls"), "is not a URL such as http://localhost:8000"),
-        (("--endpoint-url", "http://me:pass/word@h", "ls"), "url': is not a URL such as"),
+        *(((name, "a"), "Did you mean release?") for name in ("free", "unlock", "kill")),
+        (("status",), "Did you mean ls or show?"),
+        (("--endpoint-url", "localhost:8000", "ls"), "give a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://", "ls"), "give a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://[::1", "ls"), "give a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://a:65536", "ls"), "give a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://me:pass/word@h", "ls"), "url': give a URL such as"),
         (("--table", " ", "ls"), "is empty"),
         (("ls", "--region", ""), "is empty"),
         (("--model", __name__, "ls"), "such as shop.locks:ShopLock"),
@@ -394,6 +396,7 @@ def test_without_the_extra_one_line_names_it():
 
 
 def test_help_and_completion_scripts():
+    assert "..." not in cli("--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2]
     for name in app.commands:
         text = cli(name, "-h").stdout
         assert text == cli(name, "--help").stdout

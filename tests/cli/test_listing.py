@@ -409,7 +409,7 @@ def test_wait_returns_at_once_if_the_lock_is_free_or_with_75_after_the_timeout(h
     done = cli("wait", "a", "--timeout", "0", code=75)
     assert wire.sent == ["GetItem"] * 7  # and writes nothing
     assert done.stdout == ""
-    assert done.stderr.startswith("'a' is still held by 'max' until ")
+    assert re.fullmatch("'a' is still held by 'max' until [-:0-9]+, unless renewed\n", done.stderr)
     still = json.loads(cli("wait", "a", "--timeout", "0", "--json", code=75).stdout)
     assert (still["key"], still["state"], still["owner"]) == ("a", "held", "max")
     free = json_of("wait", "released")
@@ -417,6 +417,14 @@ def test_wait_returns_at_once_if_the_lock_is_free_or_with_75_after_the_timeout(h
     begun = time.monotonic()
     cli("wait", "a", "--timeout", "0.3", code=75)
     assert time.monotonic() - begun == pytest.approx(0.3)
+
+
+def test_claim_that_is_kept_is_not_renewed(table):
+    with Mutex.for_key("a", hold_at_least=600):
+        pass
+    done = cli("wait", "a", "--timeout", "0", code=75)
+    assert "kept by hold_at_least) until " in done.stderr
+    assert "renewed" not in done.stderr + cli("show", "a").stdout
 
 
 def test_wait_shows_the_holder_on_a_terminal_until_ctrl_c(held, wire):

@@ -110,8 +110,9 @@ def test_keep(once):
     once("ever", "--keep", "forever", "--", "true")
     assert (json_of("show", "ever", "--once")["until"], Once.peek("ever").until) == (None, None)
     assert "until:          for ever\n" in cli("show", "ever", "--once").stdout
-    for keep in ("-1", "nan", "soon"):
+    for keep in ("nan", "soon", "-1"):
         assert once("k", "--keep", keep, "--", "true", code=2) == b""
+    assert once.said.endswith("Error: keep must be above 0 seconds, not -1.0\n")
 
 
 @pytest.mark.parametrize("arguments", [("",), ("k" * 2048,), ("k", "--lease", "0.1")])
@@ -158,7 +159,8 @@ def test_closed_key(once):
 def test_run_of_unknown_outcome_is_for_people(once, how):
     unknown_run("k", owner="worker-7")
     assert once("k", "--on-abandoned", how, "--", "echo", "x", code=70) == b""
-    assert "unknown what became of the run by 'worker-7'" in once.said
+    decide = "forget lets it be done again, record says that it is done\n"
+    assert once.said.endswith(f"unknown what became of the run by 'worker-7'. {decide}")
     cli("record", "k", '"sent\\n"', "--yes")
     assert once("k", "--on-abandoned", how, "--", "false") == b"sent\n"
 
@@ -330,6 +332,16 @@ def test_without_a_reader_the_command_goes_on(table):
         process.stdout.close()
         assert process.wait(LONG) == 0
     assert (Path("go").exists(), len(known()[1])) == (True, 5 * PIPE + 2)
+
+
+def test_watchdog_names_the_command(table):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started("k", *SLEEPER, **streams) as process:
+        assert process.stdout.readline() == b"half\n"  # passed on, so the watchdog has its target
+        process.kill()
+        said = process.stderr.read()
+    message = b"once was killed or stopped: the watchdog has ended the command\n"
+    assert said == b"pynamodb-mutex " + message
 
 
 def test_standard_output_that_was_closed_gets_nothing(once, monkeypatch):

@@ -348,9 +348,9 @@ def test_a_signal_before_the_command_is_started(table):
 def test_no_command_is_started_after_a_stop_that_outlasted_the_lease(
     table, monkeypatch, fake_clock
 ):
-    def stopped():
+    def stopped(name):
         fake_clock.advance(30)
-        return Watchdog()
+        return Watchdog(name)
 
     monkeypatch.setattr(_run, "Watchdog", stopped)
     monkeypatch.setattr(_run, "Child", pytest.fail)
@@ -548,7 +548,7 @@ def test_watchdog_has_a_deadline_before_the_first_check(table, monkeypatch):
 @pytest.mark.parametrize("error", [None, OSError])
 def test_stopped_watchdog_delays_nothing_and_obeys_no_old_deadline(error):
     command = subprocess.Popen(["sleep", "60"])
-    with suppress(OSError), Watchdog() as watchdog:
+    with suppress(OSError), Watchdog("run") as watchdog:
         process, pipe = watchdog._process, watchdog._pipe
         watchdog.guard(command.pid, 0.0, math.inf)
         watchdog.extend(-math.inf)  # the lock is lost: `run`, which works, ends the command
@@ -682,7 +682,7 @@ def test_lock_is_taken_by_force_and_its_holder_is_named(table, monkeypatch):
 
 
 def test_command_that_cannot_be_started_keeps_nothing(table, monkeypatch):
-    def refuse(self):
+    def refuse(*_):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(Watchdog, "__init__", refuse)

@@ -172,9 +172,7 @@ class RowLocks(LockGroup, Generic[M]):
             msg = f"rows can be locked but once at a time: {shown_all(sorted(twice))}"
             raise ValueError(msg)
         for lock in locks:
-            lock._options.check_unfair(
-                "several are acquired at once, whoever waits for one of them"
-            )
+            lock._options.check_unfair()
         super().__init__(locks)
 
     def __enter__(self) -> LockedRows[M]:

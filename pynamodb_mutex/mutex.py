@@ -180,10 +180,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             on_danger: Called with the mutex, on a thread of its own, when less than ``danger`` seconds of the lease
                 are left, and renewal has not helped, or there is none. Once, and again after a renewal that was
                 applied. Not guaranteed: that it comes before the loss if the process stands still meanwhile.
-            danger: Seconds of the lease, at most half of it; None for a third of it. Of a lease that comes out shorter
-                than it was asked for, half passes in any case.
+            danger: Seconds of the lease, at most half of it; None for a third of it. ``on_danger`` is never called
+                before half of the lease has passed, also if it came out shorter than it was asked for.
             attributes: Values of attributes that the model has of its own, by name, written into the row with the claim
-                in place of the defaults. Like ``data``, what is not given stays as it is stored, also by another holder.
+                in place of the defaults. Like ``data``, what is not given keeps its value, also one of another holder.
             must_exist: Acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist. Earlier
                 use leaves a row for the model's ``retention``, and `LockItem.open <pynamodb_mutex.LockItem.open>` creates one.
             hints: With ``fair``: be called by a datagram when it is this waiter's turn, and call others at the release. It
@@ -700,7 +700,7 @@ class AnyOf(Mutex):
             options: Those that the caller gave.
         """
         common = Mutex.for_key(keys[0], model=model, **options)._options
-        common.check_unfair("of several keys each has a line of its own")
+        common.check_unfair()
         if common.must_exist:
             raise TypeError("must_exist=True is for one key: of several, any row may be missing")
         each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
@@ -776,9 +776,7 @@ class MutexGroup(LockGroup):
                 # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
                 msg = f"for_keys takes keys, and mutexes on one key each, not {mutex!r}"
                 raise TypeError(msg)
-            mutex._options.check_unfair(
-                "several are acquired at once, whoever waits for one of them"
-            )
+            mutex._options.check_unfair()
             # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
             name = row_name(mutex._options.model, mutex._options.row)
             if members.setdefault(name, mutex)._options != mutex._options:

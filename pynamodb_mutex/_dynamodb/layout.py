@@ -157,7 +157,8 @@ def serialize_attributes(model: type[Model], given: Mapping[str, Any]) -> dict[s
     own, serialized = own_attributes(model), {}
     for name, value in given.items():
         if name not in own:
-            msg = f"{model.__name__} has no attribute {shown(name)} of its own: it has {shown_all(own)}"
+            names = shown_all(own) or "none; declare it in a subclass"
+            msg = f"{model.__name__} has no attribute {shown(name)} of its own: it has {names}"
             raise TypeError(msg)
         serialized[GIVEN + name] = serialize(model, name, value)
     return serialized

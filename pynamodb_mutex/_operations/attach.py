@@ -141,7 +141,8 @@ def parse_ticket(text: str) -> Ticket:
         fields = json.loads(text)
         ticket = _read(fields) if fields["format"] == _FORMAT else None
     except (LookupError, TypeError, ValueError, RecursionError) as error:
-        msg = f"this is no ticket: {type(error).__name__}: {one_line(error)}"
+        why = f"{type(error).__name__}: {one_line(error)}"
+        msg = f"this is not a ticket: give the text that detach() returned ({why})"
         raise InvalidTicketError(msg) from error
     if ticket is None:
         msg = f"a ticket of format {shown(fields['format'])}; known here: {_FORMAT}"

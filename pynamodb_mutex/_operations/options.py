@@ -210,18 +210,14 @@ class LockOptions(NamedTuple):
             msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
             raise ValueError(msg)
 
-    def check_unfair(self, why: str) -> None:
-        """Refuse ``fair`` for a lock that has no order of arrival.
-
-        Args:
-            why: Why the lock cannot be fair, for the message.
+    def check_unfair(self) -> None:
+        """Refuse ``fair`` for several locks, which have no common order of arrival.
 
         Raises:
             TypeError: If the option is set.
         """
         if self.fair:
-            msg = f"fair=True is for the lock of one key in a lock table: {why}"
-            raise TypeError(msg)
+            raise TypeError("fair=True is for one key of a lock table: several have no common line")
 
     def patience(self, blocking: bool, timeout: float | None) -> float:
         """Return the seconds for which a call of `Mutex.acquire` waits: 0 if it does not, infinity if without limit.
@@ -295,7 +291,7 @@ class Made:
         Raises:
             TypeError: Always; the message names the call to use.
         """
-        msg = f"{cls.__name__}(...) makes no lock: call {cls._made_by.format(cls.__name__)}"
+        msg = f"{cls.__name__} has no public constructor: call {cls._made_by.format(cls.__name__)}"
         raise TypeError(msg)
 
     @classmethod

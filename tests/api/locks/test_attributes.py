@@ -119,6 +119,11 @@ def test_wrong_attributes_are_refused_by_name_before_any_request(rich, given, er
     assert len(sent) == before
 
 
+def test_attribute_of_a_model_that_has_none_of_its_own():
+    with pytest.raises(TypeError, match=r"of its own: it has none; declare it in a subclass$"):
+        Mutex.for_key("a", attributes={"purpose": "x"})
+
+
 def test_attributes_in_signals_and_the_command_line(rich, monkeypatch):
     events = []
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-import string
+import os
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._decorated import Key, check_function, is_async
@@ -12,7 +13,7 @@ from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.runs import Once, OnceItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import ParamSpec
 
     from typing_extensions import Unpack
@@ -48,8 +49,8 @@ def once(
     Returns:
         The decorator. It raises ValueError for a template that is malformed, names an unknown parameter, or is that of another
         function; and TypeError for a generator function or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``.
-        Calls raise what `Once.call <pynamodb_mutex.Once.call>` raises, and InvalidKeyError if a field of the template
-        is None or empty: "charge-None" would give one customer's result to another.
+        Calls raise what `Once.call <pynamodb_mutex.Once.call>` raises, and InvalidKeyError if a field of the template is missing,
+        None or empty ("charge-None" would give one customer's result to another), or a set or an object without a text of its own.
 
     Raises:
         TypeError: For an option of a wrong type.
@@ -59,14 +60,17 @@ def once(
         if not (isinstance(given, str) or callable(given) or (given is None and what == "payload")):
             msg = f"once needs a template or a function for its {what}, not {shown(given)}"
             raise TypeError(msg)
-    Once.for_key("-", **options)  # refuses invalid options now, not at the first call
+    # refuses invalid options, and an empty key, now and not at the first call
+    Once.for_key("-" if key else "", **options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         check_function(function)
         if isinstance(key, str):
             _register(options.get("model", OnceItem), key, function)
+        elif not callable(function):  # an argument of a function below @once, which has no key
+            raise TypeError(f"once needs a template for the key, not {shown(key)}")
         key_of: Any = _StrictKey(key, function) if isinstance(key, str) else key
-        about: Any = Key(payload, function) if isinstance(payload, str) else payload
+        about: Any = Key(payload, function, "the payload") if isinstance(payload, str) else payload
 
         def made_for(kind: Any, args: Any, kwargs: Any) -> Any:
             paid = None if about is None else about(*args, **kwargs)
@@ -97,7 +101,9 @@ def _register(model: type, template: str, function: Callable[..., object]) -> No
         ValueError: If it is another function's.
     """
     module, own = getattr(function, "__module__", ""), getattr(function, "__qualname__", function)
-    name = f"{module}.{own}"
+    # By its file: a module that is started is imported again by its own name, as ``uvicorn.run("main:app")`` does.
+    file = getattr(sys.modules.get(module), "__file__", None)
+    name = f"{os.path.realpath(file) if file else module}:{own}"
     first = _functions.setdefault((model, template), name)
     if first != name:
         msg = f"{shown(template)} is the key of {first} already: {name} would get its results"
@@ -105,13 +111,8 @@ def _register(model: type, template: str, function: Callable[..., object]) -> No
 
 
 class _StrictKey(Key):
-    """Makes the key of a call, of which no field may be None or empty."""
+    """Makes the key of a call, in which no field may be None or empty."""
 
-    def _formatted(self, template: str, arguments: Mapping[str, Any]) -> str:
-        return _Strict().vformat(template, (), arguments)
-
-
-class _Strict(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         found = super().get_field(field_name, args, kwargs)
         return (self._full(found[0], field_name), found[1])
@@ -121,7 +122,7 @@ class _Strict(string.Formatter):
 
     @staticmethod
     def _full(value: Any, name: str) -> Any:
-        if value is None or value == "":
+        if value is None or (isinstance(value, (str, list, tuple, dict)) and not value):
             msg = f"{name} of the key is {value!r}: calls that are not about the same would share one result"
             raise InvalidKeyError(msg)
         return value

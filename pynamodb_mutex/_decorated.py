@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import string
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynamodb_mutex._protocol.messages import shown
-from pynamodb_mutex.exceptions import MutexTimeoutError
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex.exceptions import InvalidKeyError, MutexTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import ParamSpec
 
@@ -123,26 +125,61 @@ def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool
     return kind(function) or kind(type(function).__call__)
 
 
-class Key:
-    """Makes the key of a call from its arguments."""
+_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+>")
+"""What Python writes of objects that have no text of their own: ``<Order object at 0x7f3a...>``, ``<generator ... at 0x...>``."""
 
-    def __init__(self, template: str, function: Callable[..., object]) -> None:
+
+class Key(string.Formatter):
+    """Makes the key of a call, or another text, from the call's arguments."""
+
+    def __init__(
+        self, template: str, function: Callable[..., object], what: str = "the key"
+    ) -> None:
+        self._name = f"{what} {shown(template)}"
         self._template = template
         self._signature = inspect.signature(function)
         try:
             # A dry run, for only str.format knows all its rules. It raises ValueError itself for a malformed template.
             template.format_map({name: _Anything() for name in self._signature.parameters})
         except KeyError as error:
-            msg = f"{shown(template)}: the function has no parameter {error}"
+            msg = f"{self._name}: the function has no parameter {error}"
             raise ValueError(msg) from error
 
     def __call__(self, /, *args: object, **kwargs: object) -> str:  # `self` may be among the kwargs
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return self._formatted(self._template, bound.arguments)
+        return self.vformat(self._template, (), bound.arguments)
 
-    def _formatted(self, template: str, arguments: dict[str, Any]) -> str:
-        return template.format_map(arguments)
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the value of a field.
+
+        Raises:
+            InvalidKeyError: If this call has none.
+        """
+        try:
+            return super().get_field(field_name, args, kwargs)
+        except (LookupError, AttributeError, TypeError) as error:
+            why = f"{type(error).__name__}: {one_line(error)}"
+            msg = f"{self._name}: this call has no {{{field_name}}}: {why}"
+            raise InvalidKeyError(msg) from error
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        """Return the value of a field as ``!r`` and the like make it.
+
+        Raises:
+            InvalidKeyError: If its text is not the same each time.
+        """
+        converted = super().convert_field(value, conversion)
+        # An address is that of another object as soon as this one is gone: one customer would get another's result, and one
+        # lock be two in two processes. The order of a set of str is another in each process.
+        is_set = isinstance(value, (set, frozenset))
+        if is_set or (not isinstance(value, str) and _ADDRESS.search(format(converted))):
+            msg = (
+                f"{self._name}: {shown(value)} is not the same text each time: "
+                "write what identifies it, such as {user.id}"
+            )
+            raise InvalidKeyError(msg)
+        return converted
 
 
 class _Anything:

@@ -142,11 +142,6 @@ class Handle(Made, Generic[H]):
         """Refuse: it is not clear what the truth value would mean."""
         raise TypeError(f"{self!r} has no truth value: use .held, or the result of .acquire()")
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: an acquisition belongs to one process."""
-        made_by = self._made_by.format(type(self).__name__)
-        raise TypeError(f"{self!r} cannot be pickled: make it where it is used, by {made_by}")
-
 
 def refusing(advice: str) -> Callable[..., NoReturn]:
     """Return a method that refuses the kind of ``with`` block that is not for this kind of lock.

@@ -96,8 +96,9 @@ def synchronized(
     Returns:
         The decorator. It raises ValueError for a template that is malformed or names an unknown
         parameter, and TypeError for a generator function or above ``@contextmanager``, ``@staticmethod`` or
-        ``@classmethod``. Calls raise what ``with`` of a mutex raises, InvalidKeyError if the arguments make an
-        invalid key, and TypeError if a plain function returns a coroutine.
+        ``@classmethod``. Calls raise what ``with`` of a mutex raises, InvalidKeyError if the arguments make no
+        valid key (a field is missing, or a set or an object without a text of its own), and TypeError if a plain function returns
+        a coroutine.
 
     Raises:
         TypeError: For an option of a wrong type.

@@ -182,7 +182,7 @@ class RowLockedError(MutexError):
 
 
 class InvalidKeyError(MutexError, ValueError):
-    """The key is one that DynamoDB would not accept."""
+    """The key is one that DynamoDB would not accept, or a template makes none of the arguments of a call."""
 
 
 class InvalidRowError(MutexError):

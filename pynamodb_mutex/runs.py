@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamodb_mutex._decorated import check_function, check_result, is_async
+from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key
 from pynamodb_mutex._dynamodb.once_rows import OF_RUNS, OnceLayout, OnceRequests
 from pynamodb_mutex._handles import HandleOfOne, note_not_released, timeout_error
 from pynamodb_mutex._operations.once import (
@@ -202,7 +203,10 @@ def hash_of(payload: Any) -> str | None:
     """
     if payload is None:
         return None
-    text = json.dumps(payload, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    try:
+        text = json.dumps(payload, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"payload must be JSON: {one_line(error)}") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -232,7 +236,7 @@ def _terms(
     for name, function in (("encode", encode), ("decode", decode)):
         if not callable(function):
             raise TypeError(f"{name} must be callable, not {function!r}")
-    stored = PREFIX + key if isinstance(key, str) and key else key  # refused as a mutex would
+    stored = PREFIX + check_key(key, LONGEST_KEY - len(PREFIX))
     return Terms(
         key,
         Mutex.for_key(stored, model=model, **options)._options,

@@ -29,8 +29,8 @@ RawItem = dict[str, dict[str, Any]]
 """Attribute values by stored name, as botocore sends and returns them: ``{"key": {"S": "invoice-42"}}``."""
 
 
-def check_key(key: object) -> str:
-    """Return the key if a lock can have it.
+def check_key(key: object, longest: int = LONGEST_KEY) -> str:
+    """Return the key if a lock can have it, with at most so many bytes.
 
     Raises:
         InvalidKeyError: If it is not a string, is empty, has lone surrogates, or is too long.
@@ -43,8 +43,8 @@ def check_key(key: object) -> str:
     except UnicodeEncodeError as error:
         msg = f"the key {shown(key)} cannot be written in UTF-8: {error.reason}"
         raise InvalidKeyError(msg, error, key=key) from error
-    if not 1 <= size <= LONGEST_KEY:
-        msg = f"a key takes 1 to {LONGEST_KEY} bytes of UTF-8, this one {size}"
+    if not 1 <= size <= longest:
+        msg = f"a key takes 1 to {longest} bytes of UTF-8, this one {size}"
         raise InvalidKeyError(msg, key=key)
     return key
 

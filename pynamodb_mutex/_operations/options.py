@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE
 from pynamodb_mutex._protocol.messages import shown
@@ -293,6 +293,11 @@ class Made:
         """
         msg = f"{cls.__name__} has no public constructor: call {cls._made_by.format(cls.__name__)}"
         raise TypeError(msg)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        made_by = self._made_by.format(type(self).__name__)
+        raise TypeError(f"{self!r} cannot be pickled: make it where it is used, by {made_by}")
 
     @classmethod
     def _called(cls, name: str, options: Iterable[str]) -> None:

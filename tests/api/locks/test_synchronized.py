@@ -76,7 +76,7 @@ def test_template_or_option_that_cannot_work_is_refused_when_decorating():
 def test_arguments_that_make_no_key_or_no_call(silence):
     for error, template, arguments in (
         (InvalidKeyError, "{order_id}", [""]),
-        (AttributeError, "{order_id.id}", [7]),
+        (InvalidKeyError, "{order_id.id}", [7]),
         (TypeError, "{order_id}", []),
     ):
         with pytest.raises(error, match="order_id" if not arguments else None):

@@ -2,14 +2,22 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import importlib
 import itertools
+import runpy
+import sys
 import time
+import uuid
 
 import pytest
 from once_scene import There
 from processes import run_script
 
-from pynamodb_mutex import InvalidKeyError, PayloadMismatchError, once
+from pynamodb_mutex import InvalidKeyError, Once, PayloadMismatchError, once, synchronized
 
 names = itertools.count()
 
@@ -79,6 +87,8 @@ def test_payload_template_and_functions(table):
         refund(Order(1), why="y")
     with pytest.raises(InvalidKeyError):
         once(lambda: "")(int)()
+    with pytest.raises(ValueError, match=r"the payload '\{nonsense\}': .* no parameter"):
+        once("about-{number}", payload="{nonsense}")(lambda number: number)
 
 
 def test_options_are_those_of_a_key(table):
@@ -96,6 +106,7 @@ def test_options_are_those_of_a_key(table):
         ("{order_id}", ""),
         ("{order_id.id}", Order(None)),
         ("{order_id!s}", None),
+        *(("{order_id}", empty) for empty in ([], (), {})),
     ],
 )
 def test_field_of_the_key_that_is_none_or_empty_is_refused(table, template, argument):
@@ -104,6 +115,157 @@ def test_field_of_the_key_that_is_none_or_empty_is_refused(table, template, argu
         charge(argument)
     assert done == []
     charge("full" if template != "{order_id.id}" else Order(1))
+
+
+def generator():
+    yield
+
+
+class Shown:
+    """Something with a text of its own, as ``str`` makes it."""
+
+    def __str__(self):
+        return "shown"
+
+
+class Color(enum.Enum):
+    """Something whose ``repr`` has an address, but not its text."""
+
+    RED = object()
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+NO_TEXT = [
+    *[("{it}", Order(1)), ("{it!r}", Order(1)), ("{it!s:>9}", Order(1)), ("{it!r}", Shown())],
+    *[("{it.id}", Order(Order(1))), ("{it[0]}", [Order(1)]), ("{it}", [Order(1)])],
+    *[("{it}", iter([1])), ("{it}", generator()), ("{it}", map(int, "1")), ("{it}", generator)],
+    *[
+        ("{it}", Order(1).__init__),
+        ("{it}", {"a"}),
+        ("{it!s}", frozenset("a")),
+        ("{it.id}", Order({1})),
+    ],
+]
+
+
+@pytest.mark.parametrize("decorator", [once, synchronized])
+@pytest.mark.parametrize(("template", "argument"), NO_TEXT)
+def test_value_without_a_text_of_its_own_is_refused(table, decorator, template, argument):
+    """Python gives its address to another object as soon as it is gone: one customer would get another's result."""
+    called = []
+    named = f"{next(names)}-{template}"
+
+    @decorator(named)
+    def work(it):
+        called.append(it)
+
+    with pytest.raises(
+        InvalidKeyError, match=r"write what identifies it, such as \{user.id\}"
+    ) as raised:
+        work(argument)
+    assert f"the key {named!r}: " in str(raised.value)
+    assert called == []
+
+
+@pytest.mark.parametrize("decorator", [once, synchronized])
+def test_method_of_an_object_without_a_text_is_refused(table, decorator):
+    class Shop:
+        @decorator(f"{next(names)}-{{self}}")
+        def work(self):
+            raise AssertionError
+
+    with pytest.raises(InvalidKeyError, match="Shop object"):
+        Shop().work()
+
+
+TEXTS = [
+    *[(1, "1"), (decimal.Decimal("1.50"), "1.50"), (True, "True"), (b"a", "b'a'"), ([1], "[1]")],
+    *[(Color.RED, "Color.RED"), (uuid.UUID(int=1), str(uuid.UUID(int=1))), (Shown(), "shown")],
+    *[(dt.date(2026, 1, 2), "2026-01-02"), (Point(1), "Point(x=1)")],
+    ("a text <of an object at 0x7f3a>", "a text <of an object at 0x7f3a>"),
+]
+
+
+@pytest.mark.parametrize(("argument", "text"), TEXTS)
+def test_value_with_a_text_of_its_own_is_a_part_of_the_key(table, argument, text):
+    number = next(names)
+
+    @once(f"{number}-{{it}}")
+    def work(it):
+        return 1
+
+    work(argument)
+    assert Once.peek(f"{number}-{text}").state == "recorded"
+
+
+@pytest.mark.parametrize("decorator", [once, synchronized])
+@pytest.mark.parametrize("template", ["{it[id]}", "{it[items][5]}", "{it.id}", "{it[id][id]}"])
+def test_missing_field_is_named(table, decorator, template):
+    def work(it):
+        raise AssertionError
+
+    argument = {"items": [1]} if "[id][id]" not in template else {"id": 5}
+    with pytest.raises(InvalidKeyError) as raised:
+        decorator(f"{next(names)}-{template}")(work)(argument)
+    assert f"this call has no {template}: " in str(raised.value)
+
+
+def test_decorator_without_parentheses_is_refused():
+    """``charge`` would be a decorator, and ``charge(order)`` return a function."""
+
+    @once
+    def charge(order):
+        raise AssertionError
+
+    with pytest.raises(
+        TypeError, match=r"once needs a template for the key, not <function .*charge"
+    ):
+        charge({"id": 1})
+
+
+MODULE = """
+from pynamodb_mutex import once
+
+@once("twice-{number}")
+def work(number):
+    return number
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Write a package of two modules with a function of one name and template each; return its name and folder."""
+    name = f"of_once_{next(names)}"
+    folder = tmp_path / name
+    folder.mkdir()
+    for module in ("jobs", "other"):
+        text = MODULE.replace("twice", f"twice-{name}")
+        (folder / f"{name}_{module}.py").write_text(text)
+    for path in (tmp_path, folder):
+        monkeypatch.syspath_prepend(path)
+    yield name, folder
+    for module in [each for each in sys.modules if name in each]:
+        del sys.modules[module]
+
+
+def test_module_that_is_started_and_imported_again_is_one(package):
+    name, folder = package
+    runpy.run_path(str(folder / f"{name}_jobs.py"), run_name="__main__")
+    importlib.import_module(f"{name}.{name}_jobs")
+    importlib.import_module(f"{name}_jobs")  # the package is reached by two paths
+
+
+def test_functions_of_one_name_in_two_modules_cannot_share_a_template(package):
+    name, _ = package
+    importlib.import_module(f"{name}_jobs")
+    with pytest.raises(
+        ValueError, match=rf"is the key of .*{name}_jobs.py:work already: .*other.py:work"
+    ):
+        importlib.import_module(f"{name}_other")
 
 
 def test_two_functions_cannot_share_a_template():
@@ -124,6 +286,7 @@ def test_two_functions_cannot_share_a_template():
     ("arguments", "wrong"),
     [
         ({"key": None}, TypeError),
+        ({"key": ""}, InvalidKeyError),
         ({"key": "a", "payload": 5}, TypeError),
         ({"key": "a", "fair": True}, TypeError),
         ({"key": "a", "keep": -1}, ValueError),

@@ -29,7 +29,7 @@ class AsyncRun(Run):
     async def complete(self, value: Any) -> Any:
         """Record the result: see `~pynamodb_mutex.runs.Run.complete`. If the task is cancelled, it is recorded first."""
         await run(current_process(), self._completing(value))
-        return self.result
+        return self._returned(value)
 
     def transaction(self, *, result: Any) -> AsyncTransaction:  # type: ignore[override]  # for ``async with``
         """Return a transaction with the record of the result: see `~pynamodb_mutex.runs.Run.transaction`."""
@@ -54,9 +54,11 @@ class AsyncOnce(Once):
         if not is_async(function):
             raise TypeError("AsyncOnce.call takes a coroutine function")
         async with self as began:
-            if not began.done:
-                await began.complete(await function(*args, **kwargs))
-        result: R = began.result
+            result: R = (
+                began.result
+                if began.done
+                else await began.complete(await function(*args, **kwargs))
+            )
         return result
 
     async def __aenter__(self) -> AsyncRun:

@@ -89,6 +89,9 @@ R = TypeVar("R")
 PREFIX = "once#"
 """What the stored keys begin with: a key of `once` and a lock of the same name are two things, in one table."""
 
+NONE = "null"
+"""How None is recorded, whatever encodes and decodes the results."""
+
 LONGEST_RESULT = 350 * 1024
 """Most bytes of an encoded result. A row has 400 KB, of which some are the claim's."""
 
@@ -149,7 +152,7 @@ class Terms(NamedTuple):
         keep: Seconds for which a result counts; infinity for ever.
         payload_hash: Hash of the payload; None for none.
         is_decided: Whether somebody has to decide about a run that ends without a result.
-        encode: Makes text of a result.
+        encode: Makes text of a result other than None.
         decode: Makes a result of text.
     """
 
@@ -167,7 +170,7 @@ class Terms(NamedTuple):
         Raises:
             TypeError, ValueError: If it cannot be stored; or what ``encode`` raises.
         """
-        text = self.encode(value)
+        text = NONE if value is None else self.encode(value)
         if not isinstance(text, str):
             raise TypeError(f"encode must return a str, not {shown(text)}")
         if len(text.encode()) > LONGEST_RESULT:
@@ -183,10 +186,11 @@ class Terms(NamedTuple):
         reason, cause = claim.unstored, None
         if reason is None:
             try:
-                return self.decode(claim.result or "")
+                return None if claim.result == NONE else self.decode(claim.result or "")
             except Exception as error:  # noqa: BLE001 - the caller's function
                 reason, cause = f"{type(error).__name__}: {one_line(error)}", error
-        msg = f"{shown(self.key)} is done, but its result is not available: {reason}"
+        why = one_line(reason)[:LONGEST_REASON]
+        msg = f"{shown(self.key)} is done, but its result is not available: {why}"
         raise ResultUnavailableError(msg, reason=reason, key=self.key) from cause
 
 
@@ -352,6 +356,14 @@ class Run(HandleOfOne):
             result = Result(None, reason, terms.keep, terms.payload_hash)
         return self._recorded(Record(claim, result), value)
 
+    def _returned(self, value: Any) -> Any:
+        """Return the result as everybody gets it, in place of what the function has returned."""
+        try:
+            return self.result
+        except ResultUnavailableError as error:
+            error.value = value
+            raise
+
     def _undone(self, what: str) -> HeldClaim:
         """Return the claim of a run that has no result yet; ``what`` names the call."""
         if self._claim is None or self.done:
@@ -366,10 +378,6 @@ class Run(HandleOfOne):
         except NotRecordedError as error:
             error.value = value
             raise
-        done: Any = self._done
-        if done.unstored is not None:
-            msg = f"{shown(self.key)} is done, but its result could not be stored: {done.unstored}"
-            raise ResultUnavailableError(msg, reason=done.unstored, value=value, key=self.key)
 
     def _ending(self, error: BaseException | None) -> Operation[None]:
         """End the call: without a result, another run may begin."""
@@ -404,12 +412,12 @@ class Run(HandleOfOne):
         Raises:
             NotRecordedError: If the run has lost the key, or DynamoDB cannot be reached: ``value`` is the value, and
                 ``applied`` says whether that is certain.
-            ResultUnavailableError: If the value could not be stored. That the work is done is recorded, with the reason.
+            ResultUnavailableError: If the value could not be stored, and then the reason is recorded, or cannot be decoded.
             MutexError: If there was a result before this call.
             MutexNotHeldError: If the run has ended.
         """
         run(current_process(), self._completing(value))
-        return self.result
+        return self._returned(value)
 
     def transaction(self, *, result: Any) -> TransactWrite:
         """Return a PynamoDB TransactWrite whose writes are made together with the record of the result: all, or nothing.
@@ -464,7 +472,7 @@ class Once(Made):
             on_abandoned: What the next call does after a run that died: ``"run"``, the default, does the work again;
                 ``"raise"`` raises OutcomeUnknownError until somebody decides by `forget` or `record`.
             timeout: Seconds to wait for another run; 0 to try once, -1, the default, or None to wait for ever.
-            encode: Makes text of a result; JSON by default.
+            encode: Makes text of a result; JSON by default. None is always recorded as ``null``, without it and ``decode``.
             decode: Makes a result of that text.
             model: The model of the rows.
             lease: As for `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`; so are auto_renew, max_hold, owner, on_lost (which is
@@ -514,9 +522,11 @@ class Once(Made):
         if is_async(function):
             raise TypeError("an async function needs an AsyncOnce, or the decorator once")
         with self as began:
-            if not began.done:
-                began.complete(check_result(function(*args, **kwargs)))
-        result: R = began.result
+            result: R = (
+                began.result
+                if began.done
+                else began.complete(check_result(function(*args, **kwargs)))
+            )
         return result
 
     def __enter__(self) -> Run:

@@ -103,9 +103,10 @@ class Output(Signals):
             )  # a write may not do it: others can have made the pipe non-blocking
             self._pass_on()
 
-    def encoded(self, _: object) -> str:
-        """Return the result as text: JSON, in which a byte that is not UTF-8 is a lone surrogate."""
-        return json.dumps(self._kept.decode(errors="surrogateescape"))
+    @property
+    def text(self) -> str:
+        """The output as text, in which a byte that is not UTF-8 is a lone surrogate."""
+        return self._kept.decode(errors="surrogateescape")
 
 
 class ObservedRun(_run.Observed, Run):
@@ -177,9 +178,7 @@ def once(
     options |= {"model": place.once_model(), "owner": _run.default_owner(command[0])}
     with Output() as output:
         try:
-            asked: Once = Once.for_key(
-                key, encode=output.encoded, on_lost=lambda _: output.wake(), **options
-            )
+            asked: Once = Once.for_key(key, on_lost=lambda _: output.wake(), **options)
         except (exceptions.InvalidKeyError, ValueError) as error:
             raise click.UsageError(str(error), context) from error
         began = made(ObservedRun, asked._terms)
@@ -227,7 +226,7 @@ def _do(job: _run.Job, began: Run, environment: Mapping[str, str], output: Outpu
     if code == 0:
         # Also if the key is lost by now: DynamoDB decides. The work is done, and perhaps nobody else has begun.
         try:
-            run(current_process(), began._completing(None))
+            began.complete(output.text)
         except exceptions.ResultUnavailableError as error:
             say(one_line(error))
         return 0

@@ -10,7 +10,7 @@ from once_scene import There
 from waits import until, until_async, until_cancelled
 
 from dev.faultproxy import drop_answer, stall
-from pynamodb_mutex import LockItem, MutexError, Once, OnceItem, aio
+from pynamodb_mutex import LockItem, MutexError, Once, OnceItem, ResultUnavailableError, aio
 from pynamodb_mutex.aio import AsyncOnce
 
 
@@ -44,6 +44,18 @@ def test_work_is_done_once_for_tasks_and_threads(table):
     assert asyncio.run(main()) == [[1, "x"]] * 4
     assert done == [1]
     assert Once.for_key("a").call(int) == [1, "x"]
+
+
+def test_first_caller_gets_the_value_that_cannot_be_decoded(once):
+    async def work():
+        return (1,)
+
+    async def main():
+        with pytest.raises(ResultUnavailableError) as raised:
+            await once(decode=int).call(work)
+        assert raised.value.value == (1,)
+
+    asyncio.run(main())
 
 
 def test_requests(scene_of_once, once):

@@ -198,7 +198,7 @@ UNSTORABLE = [
 
 @pytest.mark.parametrize(("value", "options", "reason"), UNSTORABLE)
 def test_result_that_cannot_be_stored_is_done_all_the_same(scene_of_once, value, options, reason):
-    with pytest.raises(ResultUnavailableError, match="could not be stored") as first:
+    with pytest.raises(ResultUnavailableError, match="is not available") as first:
         scene_of_once.call(value, **options)
     assert first.value.value is value
     with pytest.raises(ResultUnavailableError, match="is not available") as second:
@@ -223,6 +223,40 @@ def test_reason_that_is_too_long_for_a_row_is_cut(scene_of_once):
         with pytest.raises(ResultUnavailableError, match="ValueError: no no"):
             call(encode=encode)
     assert len(scene_of_once.done) == 1
+
+
+def test_first_caller_gets_the_value_that_cannot_be_decoded(scene_of_once):
+    decoded = []
+
+    def decode(text):
+        decoded.append(text)
+        raise SpecialError
+
+    with pytest.raises(ResultUnavailableError, match="SpecialError") as raised:
+        scene_of_once.call((1,), decode=decode)
+    assert (raised.value.value, decoded) == ((1,), ["[1]"])
+    scene_of_once.key = "b"
+    assert scene_of_once.call((1,), decode=lambda text: decoded.append(text) or "x") == "x"
+    assert decoded == ["[1]"] * 2
+
+
+def test_none_is_neither_encoded_nor_decoded(scene_of_once):
+    for _ in range(2):
+        assert scene_of_once.call(None, encode=failing, decode=failing) is None
+    assert scene_of_once.raw["result"] == {"S": "null"}
+    assert scene_of_once.done == [None]
+
+
+def test_reason_in_a_row_does_nothing_to_a_terminal(scene_of_once):
+    with pytest.raises(ResultUnavailableError):
+        scene_of_once.call(math.nan)
+    forged = "\x1b[2J\n" + "x" * 100_000
+    There._get_connection().update_item("once#a", actions=[There.unstored.set(forged)])
+    with pytest.raises(ResultUnavailableError) as raised:
+        scene_of_once.elsewhere()
+    assert raised.value.reason == forged
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 1100
 
 
 def test_result_that_cannot_be_decoded_is_not_done_again(scene_of_once):

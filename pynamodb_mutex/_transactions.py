@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim
+    from pynamodb_mutex._operations.once import Record
 
 
 def _commit(transaction: TransactWrite) -> Any:
@@ -82,9 +83,10 @@ class GuardedTransactWrite(TransactWrite):
 class RecordingTransactWrite(GuardedTransactWrite):
     """A PynamoDB TransactWrite that records the result of a run of `once` together with its writes: both, or neither."""
 
-    def __init__(self, record: GuardOnly) -> None:
+    def __init__(self, record: Record) -> None:
         """Check the run, and begin the transaction."""
         super().__init__([record.guard.claim])
+        record.guard.in_transaction = True
         self._own = [record]
 
 

@@ -228,6 +228,7 @@ class Recording(Guard):
     Attributes:
         recorded: The row with the result that was recorded; None before that.
         proposed: That row, as the last attempt would make it.
+        in_transaction: Whether other writes are made together with it.
         in_doubt: Whether it may have been recorded, though the write failed.
     """
 
@@ -235,6 +236,7 @@ class Recording(Guard):
         super().__init__(claim, ends=True)
         self.recorded: Claim | None = None
         self.proposed = Claim()
+        self.in_transaction = False
         self.in_doubt = False
         self._waiting: list[Turn[Any, Contender]] = []
 
@@ -256,7 +258,9 @@ class Recording(Guard):
         if (claim.token, claim.version) == (own.token, own.version) and claim.done_until:
             # The first attempt of an earlier call was applied, and its caller got an error. Its number or ours.
             self.recorded = claim
-            return Verdict.APPLIED
+            # But the writes of a transaction are made with its own record, or not at all.
+            is_other = self.in_transaction and claim.writes != self.number
+            return Verdict.NOT_APPLIED if is_other else Verdict.APPLIED
         verdict = super().judge(row, maybe_applied=maybe_applied)
         # With a number that we do not know another run has recorded, and ours was never the result: it would count still.
         is_lost = verdict is Verdict.LOST and not maybe_applied
@@ -264,6 +268,9 @@ class Recording(Guard):
 
     def error(self, what: str, *, applied: bool | None) -> MutexNotHeldError:
         """Return the error for a result that was not recorded, or perhaps not."""
+        if self.recorded is not None:
+            msg = f"{what}: {shown(self.claim.key)} has a result already, of an earlier attempt: this one wrote nothing"
+            return MutexNotHeldError(msg, applied=applied, key=self.claim.key)
         lost, loss = super().error(what, applied=applied), self.claim.loss or Loss.EXPIRED
         about = {"owner": lost.owner, "expires_at": lost.expires_at}
         return self.not_recorded(self.claim.why, loss, applied=applied, **about)

@@ -13,7 +13,7 @@ from once_scene import There
 from pynamodb.exceptions import TransactWriteError
 from waits import until
 
-from dev.faultproxy import after, no_date
+from dev.faultproxy import after, deny, drop_answer, no_date
 from pynamodb_mutex import (
     InvalidKeyError,
     InvalidRowError,
@@ -666,6 +666,24 @@ def test_run_is_done_by_whichever_of_two_attempts_has_recorded(scene_of_once):
         with pytest.raises(MutexNotHeldError):
             second.__exit__(None, None, None)
         assert (run.done, run.result) == (True, 1)
+
+
+def test_transaction_after_one_that_was_applied_says_that_it_wrote_nothing(scene_of_once):
+    """The answer to the first one was lost. Its result stays, and the writes of the second one are not made."""
+    lost = []
+    once = scene_of_once.once(on_lost=lost.append)
+    run = scene_of_once.begun(once)
+    scene_of_once.proxy.next(drop_answer(), deny(), op="TransactWriteItems")
+    for token, wrong in (("first", TransactWriteError), ("second", MutexNotHeldError)):
+        transaction = run.transaction(result=token)
+        transaction.save(OnceItem(token, token="x"))
+        with pytest.raises(wrong) as raised:
+            transaction.__exit__(None, None, None)
+    assert raised.value.applied is False
+    assert (run.done, run.result, run.lost, lost) == (True, "first", False, [])
+    assert (There.count("first"), There.count("second")) == (1, 0)
+    scene_of_once.ended(once, raised.value)
+    assert scene_of_once.call() == "first"
 
 
 def refused(run, wrong, *, lose=None, **how):

@@ -189,7 +189,8 @@ class InvalidRowError(MutexError):
     """The row under the key is not a lock's, or has impossible lock attributes.
 
     Such a row is never acquired, and no call waits for it. `LockItem.force_release
-    <pynamodb_mutex.LockItem.force_release>` repairs impossible attributes.
+    <pynamodb_mutex.LockItem.force_release>` repairs impossible attributes, and `Once.forget <pynamodb_mutex.Once.forget>` by
+    force those of a key of ``once``.
 
     Attributes:
         attribute (str | None): Stored name of the attribute that is missing or wrong, if known.

@@ -597,14 +597,17 @@ class Once(Made):
 
         Args:
             key: The key.
-            force: Forget a run that is under way, too. It records nothing then, but does not learn of it before.
+            force: Forget a run that is under way, too. It records nothing then, but does not learn of it before. And forget what
+                is in a row whose attributes cannot be right.
             model: The model of the row.
 
         Returns:
             Whether it was forgotten. False if nothing was known, or something else was recorded or begun meanwhile.
 
         Raises:
-            MutexError: If a run is under way, without ``force``.
+            MutexError: If a run is under way, without ``force``; or if no answer came, and the key has been used since, so that
+                it is unknown whether it was forgotten.
+            InvalidRowError: If the row is not one of `once` or, without ``force``, cannot be right.
             InvalidKeyError: For a key that no row can have.
             pynamodb.exceptions.PynamoDBException: If DynamoDB refuses a request or cannot be reached.
         """
@@ -633,7 +636,8 @@ class Once(Made):
             Whether it was recorded. False if something else was recorded or begun meanwhile.
 
         Raises:
-            MutexError: If a run is under way, or a result counts.
+            MutexError: If a run is under way, or a result counts; or if it is unknown whether it was recorded, as for `forget`.
+            InvalidRowError: If the row is not one of `once`.
             TypeError: If the result cannot be stored; ValueError likewise.
             InvalidKeyError: For a key that no row can have.
             pynamodb.exceptions.PynamoDBException: If DynamoDB refuses a request or cannot be reached.
@@ -646,7 +650,7 @@ class Once(Made):
         process, options = current_process(), terms.options
         store = process.store(options.model)
         row, key = options.row, terms.key
-        answer = run(process, peek(process, store, row))
+        answer = run(process, peek(process, store, row, forces=forces and not result))
         return run(process, decide(process, store, row, key, result, answer=answer, forces=forces))
 
 

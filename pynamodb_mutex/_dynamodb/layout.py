@@ -52,7 +52,7 @@ _JAVA_MARK = "recordVersionNumber"
 
 
 # What an error says of a row that cannot be read, and what it advises.
-_BROKEN = ("cannot be right", "Find out what wrote it; force_release() puts it right")
+_BROKEN = ("cannot be right", "Find out what wrote it; {} puts it right")
 _FOREIGN = ("is not a lock's", "Give locks a table, or keys, of their own")
 _DATA = ("has a payload that cannot be read", "Find out what wrote it; save_data() writes over it")
 
@@ -176,11 +176,14 @@ class Layout:
     attributes of the claim have a prefix, and a row must exist to be locked.
 
     Attributes:
+        put_right_by: The call that makes a free lock of a row whose attributes are invalid.
         must_exist: Whether a row must exist to be locked: true for a user's table.
         exists: The condition that a row exists.
         initial: A subclass's own attributes, each with its name. Those that have a default are written with a row's first
             claim.
     """
+
+    put_right_by = "force_release()"
 
     def __init__(self, model: type[Model]) -> None:
         self.model = model
@@ -316,7 +319,7 @@ class Layout:
         found = f": {shown(raw[attribute])}" if attribute in raw else f"; it has {shown_all(raw)}"
         msg = (
             f"the row of {shown(key)} in table {self.model.Meta.table_name} {kind[0]}: "
-            f"its {attribute!r} {why}{found}. {kind[1]}"
+            f"its {attribute!r} {why}{found}. {kind[1].format(self.put_right_by)}"
         )
         return InvalidRowError(msg, attribute=attribute, key=key)
 
@@ -483,6 +486,11 @@ class Layout:
         if self.free_since is not None:
             actions.append(self.free_since.set(slot("N", "free_since")))
         return [*actions, *self.dated()]
+
+    def cleared(self) -> list[Action]:
+        """Return the actions that remove, in addition to a claim, what else may be invalid in a row."""
+        others = (self.writes, self.abandoned_by, self.waiting)
+        return [each.remove() for each in others if each is not None]
 
     def dated(self) -> list[Action]:
         """Return the action that sets the row's TTL; none for a user's row."""

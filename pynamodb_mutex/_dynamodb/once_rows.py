@@ -30,6 +30,8 @@ OF_RUNS = ("done_until", "result", "unstored", "payload_hash", "unknown")
 class OnceLayout(Layout):
     """Where the claim of a run, and the result, are in a row of `once`."""
 
+    put_right_by = "Once.forget(key, force=True)"
+
     def __init__(self, model: type[Model]) -> None:
         super().__init__(model)
         attributes = model.get_attributes()
@@ -53,6 +55,11 @@ class OnceLayout(Layout):
         """Return the actions that remove a claim, and the mark of a run of unknown outcome."""
         attributes = (self.expires_at, self.owner, self.lease, self.unknown)
         return [attribute.remove() for attribute in attributes]
+
+    def cleared(self) -> list[Action]:
+        """Return the actions that remove all that is known of a key, in addition to a claim."""
+        known = [self.unknown.remove(), self.payload_hash.remove(), *self.without_result()]
+        return [*super().cleared(), *known, *self.expiring()]
 
     def without_result(self) -> list[Action]:
         """Return the actions that remove a result."""

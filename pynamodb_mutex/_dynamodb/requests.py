@@ -366,11 +366,8 @@ class Requests:
             layout.token.set(slot("S", "token")),
             layout.version.set(slot("N", "new_version")),
             *layout.ending(),
-            layout.writes.remove(),
-            layout.abandoned_by.remove(),
+            *layout.cleared(),
         ]
-        if layout.waiting is not None:
-            actions.append(layout.waiting.remove())
         return self._template(actions, condition), values
 
     def set_closed(self, *, closed: bool) -> Template:

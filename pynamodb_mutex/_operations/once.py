@@ -26,7 +26,7 @@ from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._operations.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._operations.row_write import GuardOnly
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, Claim, Loss, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
@@ -387,16 +387,17 @@ def abandon(claim: HeldClaim, error: BaseException) -> None:
 # -- by people -------------------------------------------------------------------------------------
 
 
-def peek(shared: Shared, store: Store, row: RawItem) -> Operation[Answer]:
+def peek(shared: Shared, store: Store, row: RawItem, *, forces: bool = False) -> Operation[Answer]:
     """Read a row consistently.
 
     Raises:
-        InvalidRowError: If it is not a lock's.
+        InvalidRowError: If it is not a lock's, or has impossible attributes, unless these are to be forgotten by force.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     until = shared.now + RELEASE_PATIENCE
     answer = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
-    answer.claim.check()
+    if not (forces and store.layout.was_a_locks(answer.item)):
+        answer.claim.check()
     return answer
 
 
@@ -427,13 +428,15 @@ def decide(
         Whether it was done. False if there was nothing to forget, or the row has changed since it was read.
 
     Raises:
-        MutexError: If a run of the key is under way, unless this is forced; or if a result that counts is to be replaced.
+        MutexError: If a run of the key is under way, unless this is forced; if a result that counts is to be replaced; or if
+            it is unknown whether it was done.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     seen, bounds = answer.claim, store.bounds
     if bounds is None:
         raise _undated(key)
-    state = state_of(seen, answer.received, bounds)
+    # of a row that cannot be read, everything is forgotten
+    state = "unknown" if seen.fault else state_of(seen, answer.received, bounds)
     if result is None and state == "nothing":
         return False
     if state == "running" and not forces:
@@ -444,19 +447,25 @@ def decide(
     token, until = shared.new_token(store), shared.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`
 
+    attempts = Attempts()
+
     def build() -> Request:
         now = shared.now
+        if seen.fault is not None:
+            return store.put_right(row, answer.item, token, now)
         values = {"token": token, "seed": str(store.next_version(now))}
-        values |= {"now_low": store.now_low(now), **store.ending(now)}
+        values["now_low"] = store.now_low(now)
+        values |= store.ending(now) if result is None else result.values(store, now)[1]
         if seen.token is not None:
             values |= {"seen": seen.token, "seen_version": str(seen.version)}
         if seen.done_until is not None:
             values["seen_done"] = seconds(seen.done_until)
-        if result is not None:
-            del values["ttl"]
-            values |= result.values(store, now)[1]
         return store.update(requests.decide(values, forces=forces), row, values)
 
-    reply = yield from retrying(shared, build, until)
+    reply = yield from retrying(shared, build, until, attempts=attempts)
     # refused by our own token, too, if the answer to an earlier attempt was lost
-    return reply.applied or reply.claim.token == token
+    is_done = reply.applied or reply.claim.token == token
+    if attempts.maybe_applied and not is_done:
+        msg = f"{shown(key)} has changed meanwhile, and it is unknown whether this was done before: see Once.peek(key)"
+        raise MutexError(msg, key=key)
+    return is_done

@@ -492,8 +492,9 @@ def break_seen(
     """
     seen = store.layout.claim(item)
     broken_by = FORCED_MARK + shared.new_token(store)
-    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it.
-    if not store.layout.was_a_locks(item):
+    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
+    # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
+    if getattr(store.model, "_of_runs", ()) or not store.layout.was_a_locks(item):
         seen.check()
 
     def build() -> Request:

@@ -324,7 +324,7 @@ def _decided(
     """
     process, locks = current_process(), locks_of(place, once=True)
     row = locks.row(key)
-    seen = run(process, peek(process, locks.store, row))
+    seen = run(process, peek(process, locks.store, row, forces=force))
     before = locks.shown(row, seen.item, seen.received)
     print_lines(about(before, zone), err=True)
     if (before.state == RUNNING and not force) or (before.state == RECORDED and result):

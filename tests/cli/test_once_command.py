@@ -448,6 +448,18 @@ def test_forget(keys):
         assert ("ttl" in row) == (key != "open")
 
 
+def test_forget_by_force_takes_a_row_that_cannot_be_right(table):
+    recorded("k", 7)
+    client().update_item(
+        TableName=table.Meta.table_name,
+        Key={"key": {"S": "once#k"}},
+        UpdateExpression="SET done_until = :wrong",
+        ExpressionAttributeValues={":wrong": {"S": "x"}},
+    )
+    assert "forget(key, force=True) puts it right" in cli("forget", "k", "--yes", code=1).stderr
+    assert cli("forget", "k", "--force", "--yes").stderr.endswith("'k': nothing\n")
+
+
 def test_forget_keeps_what_was_recorded_during_the_question(keys):
     said = cli("forget", "lost", code=1, meanwhile=lambda: recorded("lost", "late")).stderr
     assert said.endswith("nothing was done: 'lost' has changed meanwhile, and is recorded\n")

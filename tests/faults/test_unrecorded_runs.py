@@ -284,6 +284,26 @@ def test_decision_about_what_has_changed_meanwhile_is_none(scene):
     assert scene.elsewhere(3) == 2
 
 
+@pytest.mark.parametrize("what", ["forget", "record"])
+def test_decision_whose_outcome_cannot_be_known_is_an_error(scene, what):
+    """It was applied, its answer was lost, and the key was used before it was sent again."""
+    if what == "forget":
+        scene.elsewhere(1, keep=100)
+
+    def meanwhile():
+        if what == "record":
+            assert scene.known.result == 5
+            Once.forget("a", model=There)
+        scene.elsewhere(2)
+
+    scene.proxy.next(drop_answer(), after(meanwhile), op="decide")
+    given = (5,) if what == "record" else ()
+    with pytest.raises(MutexError, match="unknown whether this was done") as raised:
+        getattr(Once, what)("a", *given, model=scene.here)
+    assert raised.value.key == "a"
+    assert scene.elsewhere(3) == 2
+
+
 def test_disown_does_not_end_a_result(scene):
     with scene.once() as run:
         token = run.token

@@ -43,7 +43,6 @@ class Listener:
         self._threads = threads
         # by what the caller has asked for: the socket, and the packed address and port at which others reach it
         self._open: dict[Place, tuple[socket.socket, bytes]] = {}
-        self._sending: dict[int, socket.socket] = {}
         self._was_refused = False
 
     def address(self, effect: Listen) -> bytes | None:
@@ -83,6 +82,7 @@ class Listener:
 
     def _listen(self, hints: Hints, opened: socket.socket) -> None:
         """Note the datagrams that arrive, until nobody has waited for a while."""
+        used = self._shared.read_clock()
         with opened:
             while not self._shared.inherited:
                 text = b""
@@ -90,30 +90,30 @@ class Listener:
                 with suppress(OSError):
                     text, _ = opened.recvfrom(LONGEST)
                 with self._monitor:
-                    if text:
-                        note_hint(self._shared, text.decode("ascii", "replace"))
-                    elif not self._shared.called:
+                    note_hint(self._shared, text.decode("ascii", "replace"))
+                    now = self._shared.read_clock()
+                    if self._shared.called:
+                        used = now
+                    # by the clock: whoever sends a byte now and then would put off the end of the wait above for ever
+                    elif now >= used + LINGER:
                         # inside the monitor: a wait that asks for the address after that opens another socket
                         del self._open[hints.place]
                         return
 
     def send(self, hint: Hint) -> None:
         """Send a datagram, if that can be done at once. Nobody relies on it."""
-        family = family_of(hint.address[0])
-        with suppress(OSError):
-            sending = self._sending.get(family)
-            if sending is None:
-                sending = socket.socket(family, socket.SOCK_DGRAM)
-                sending.setblocking(False)
-                sending = self._sending.setdefault(family, sending)
+        # a socket that stayed would be open to datagrams from everywhere: sending binds it to all addresses
+        with (
+            suppress(OSError),
+            socket.socket(family_of(hint.address[0]), socket.SOCK_DGRAM) as sending,
+        ):
+            sending.setblocking(False)
             sending.sendto(hint.text.encode("ascii", "replace"), hint.address)
 
     def close(self) -> None:
         """Close all sockets, in a forked child: they are the parent's, which goes on to use them."""
         for opened, _ in self._open.values():
             opened.close()
-        for sending in self._sending.values():
-            sending.close()
 
 
 def local_address(endpoint: str) -> str:

@@ -497,6 +497,18 @@ def test_socket_is_closed_when_nobody_has_waited_for_a_while_and_opened_again(ai
         assert current_process().called == {}
 
 
+def test_datagrams_of_strangers_keep_no_socket_open(air, pool):
+    lock = holder(lease=60)
+    waiter = Waiter(pool)
+    lock.release()
+    waiter.release()
+    [address] = air.datagrams.bound
+    for _ in range(3):
+        air.datagrams.send(b"x", address, is_forged=True)
+        time.sleep(LINGER - 1)
+    assert air.datagrams.bound == {}
+
+
 def test_waiters_with_other_wishes_are_called_elsewhere(air, pool):
     lock = holder(lease=60)
     wishes = [

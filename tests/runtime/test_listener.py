@@ -182,6 +182,19 @@ def test_datagram_that_cannot_be_sent_is_no_error(caller, address):
         caller.send(Hint(address, "0" * 16))
 
 
+def test_sending_leaves_no_socket_open(caller, monkeypatch):
+    opened = []
+
+    class Recorded(socket.socket):
+        def __init__(self, *args):
+            super().__init__(*args)
+            opened.append(self)
+
+    monkeypatch.setattr(socket, "socket", Recorded)
+    caller.send(Hint(("127.0.0.1", 9), "0" * 16))
+    assert [each.fileno() for each in opened] == [-1]
+
+
 def test_socket_to_send_by_that_the_system_refuses_is_no_error(caller, monkeypatch):
     def refuse(*_):
         raise OSError("Too many open files")

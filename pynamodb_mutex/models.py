@@ -32,7 +32,7 @@ from pynamodb_mutex._dynamodb.connection import (
 )
 from pynamodb_mutex._dynamodb.keys import check_key, hash_key_of, key_of
 from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection, range_key_name
-from pynamodb_mutex._operations.options import check_owner, check_retention
+from pynamodb_mutex._operations.options import check_reason, check_retention
 from pynamodb_mutex._operations.release import force, set_closed
 from pynamodb_mutex._operations.retry import learn_time, page_of_claims
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, YEAR_10000, made_at
@@ -301,18 +301,18 @@ class LockItem(Model):
 
         Args:
             key: The lock's key.
-            reason: Why, for people; it is in the error.
+            reason: Why, for people, in up to 1,000 characters; it is in the error.
             range_key: Its range key, if it has one that is not the default.
 
         Raises:
             InvalidKeyError: For a key that no lock can have.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             TypeError: If the reason is not a str.
-            ValueError: If the reason is empty, or cannot be encoded in UTF-8.
+            ValueError: If the reason is empty or too long, or cannot be encoded in UTF-8.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
                 happens to the read before it.
         """
-        check_owner(reason, "reason")
+        check_reason(reason)
         cls._set_closed(key, reason, range_key)
 
     @classmethod

@@ -34,7 +34,7 @@ from pynamodb_mutex._operations.once import (
 )
 from pynamodb_mutex._operations.options import Made, check_duration, made
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
-from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.messages import LONGEST_REASON, one_line, shown
 from pynamodb_mutex._runtime.callers import caller, take_last
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
@@ -94,9 +94,6 @@ NONE = "null"
 
 LONGEST_RESULT = 350 * 1024
 """Most bytes of an encoded result. A row has 400 KB, of which some are the claim's."""
-
-LONGEST_REASON = 1000
-"""Most characters of the reason why a result could not be stored."""
 
 
 class OnceItem(LockItem):

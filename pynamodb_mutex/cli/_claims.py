@@ -18,7 +18,7 @@ import click
 from pynamodb.exceptions import PynamoDBException
 from rich.console import Console
 
-from pynamodb_mutex._operations.options import FOREVER, check_owner
+from pynamodb_mutex._operations.options import FOREVER, check_reason
 from pynamodb_mutex._operations.release import break_seen, set_closed
 from pynamodb_mutex._protocol.claim import FORCED_MARK, ObservedClaim
 from pynamodb_mutex._protocol.messages import escaped, one_line, shown, shown_owner
@@ -595,7 +595,7 @@ def _set_closed(
     """Close a key, or open it without a reason, after a question; print the lock as it is then."""
     if reason is not None:
         try:
-            check_owner(reason, "reason")
+            check_reason(reason)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--reason") from error
     locks = Locks(place.lock_model())

@@ -30,6 +30,7 @@ def test_what_is_refused_or_not_confirmed_changes_nothing(table):
         cli(*command, code=1)
         cli(*command, code=1, typed="n\n")
     assert "reason must be a label" in cli("close", "a", "--reason", "", "-y", code=2).stderr
+    assert "shorten it" in cli("close", "a", "--reason", "x" * 1001, "-y", code=2).stderr
     assert "--reason" in cli("close", "a", "-y", code=2).stderr
     assert list(table.scan()) == []
 

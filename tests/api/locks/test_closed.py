@@ -192,6 +192,18 @@ def test_open_makes_a_row_of_a_free_lock(table):
         assert (table.get("a").ttl, mutex.held) == (ttl, True)
 
 
+def test_reason_is_bounded_where_it_is_given_and_where_it_is_shown(table):
+    with pytest.raises(ValueError, match="1 to 1000 characters, this one 1001: shorten it"):
+        LockItem.close("a", "x" * 1001)
+    LockItem.close("a", "x" * 1000)
+    stored = "y" * 100_000  # by another program
+    table._get_connection().update_item("a", actions=[table.closed.set(stored)])
+    with pytest.raises(MutexClosedError) as raised:
+        Mutex.for_key("a").acquire()
+    assert str(raised.value) == f"'a' is closed: {'y' * 1000}"
+    assert raised.value.reason == stored
+
+
 def test_what_cannot_be_closed(table):
     for wrong, error in (
         (7, TypeError),

@@ -326,14 +326,14 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
     """
     name = row_name(model, raw_key)
     if options.get("hold_at_least") is not None:
-        msg = f"hold_at_least is for the locks of keys, not for that of {name}: a write of the row may release it"
+        msg = f"hold_at_least is for the locks of keys, not for that of {shown(name)}: a write of the row may release it"
         raise TypeError(msg)
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
         return Mutex.for_key(name, model=lock_model, **options)._options
     for option in ("data", "delete_on_release", "fair", "attributes", "must_exist"):
         if options.get(option):
-            msg = f"{option} needs a lock_model: the lock of {name} stands in the row itself"
+            msg = f"{option} needs a lock_model: the lock of {shown(name)} stands in the row itself"
             raise TypeError(msg)
     # a mutex is made only to check the options, so any key serves; key, row and model are the user's row
     checked = Mutex.for_key(name[:64], **options)._options

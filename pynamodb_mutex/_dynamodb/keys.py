@@ -10,7 +10,6 @@ import base64
 import hashlib
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._protocol.messages import one_line, shown
@@ -156,11 +155,13 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
     Different rows have different names, and a row has the same name however a number in its key is written.
     """
     values = [pair for typed in raw_key.values() for pair in typed.items()]
-    parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in values)]
-    name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
+    *first, last = model.Meta.table_name, *(_text(kind, value) for kind, value in values)
+    # People read the name and type it: so nothing is replaced but what would not keep the parts before the last apart.
+    first = [part.replace("%", "%25").replace("/", "%2F") for part in first]
+    name = "/".join([*first, last])
     if len(name.encode()) > LONGEST_KEY:
-        # Two adjacent slashes, which no shorter name has: slashes within its parts are quoted.
-        return f"{parts[0]}//sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+        # no shorter name has a colon there, but a slash
+        return f"{first[0]}:sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     return name
 
 

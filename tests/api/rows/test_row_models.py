@@ -474,15 +474,23 @@ def test_one_row_has_one_name_however_its_key_is_written(silence):
     assert name_of(mixed, "x", 2.50) == "accounts/x/2.5"
 
 
+def test_messages_name_a_row_as_its_owner_writes_its_key(silence):
+    for key in ("ORDER#9", "größe {a|b}?", "50%", "a/b"):
+        assert name_of(TEXT, key) == f"{TEXT.Meta.table_name}/{key}"
+        assert name_of(PAIR, "ORDER#9", key) == f"{PAIR.Meta.table_name}/ORDER#9/{key}"
+    with pytest.raises(TypeError, match=r"the lock of '\S+/a\\nb' stands in the row itself"):
+        TEXT.locked("a\nb", fair=True)
+
+
 def test_name_of_a_very_long_key_is_short(silence):
     for key in LONGEST:
-        assert name_of(PAIR, *key).startswith(f"{PAIR.Meta.table_name}/")
+        assert name_of(PAIR, *key).startswith(f"{PAIR.Meta.table_name}:")
         assert len(name_of(PAIR, *key).encode()) <= 2048
     name = name_of(TEXT, "é" * 1024)
-    hashed = name.removeprefix(f"{TEXT.Meta.table_name}/")
+    hashed = name.removeprefix(TEXT.Meta.table_name)
     assert len(hashed) < 100
     # nor can a short key be chosen so that it gets that name
-    assert name not in {name_of(TEXT, hashed), name_of(TEXT, hashed.lstrip("/"))}
+    assert name not in {name_of(TEXT, hashed), name_of(TEXT, hashed.lstrip(":"))}
 
 
 def test_row_of_a_mutex_need_not_exist(table):

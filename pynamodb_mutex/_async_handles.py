@@ -27,6 +27,7 @@ from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from types import FrameType, TracebackType
     from typing import ParamSpec
 
@@ -138,11 +139,15 @@ class AsyncLock(Handle[Any], Generic[L]):
     # -- calls --------------------------------------------------------------------------------------
 
     @to_be_awaited
-    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    async def acquire(
+        self, blocking: bool = True, timeout: float | timedelta | None = None
+    ) -> bool:
         """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
         return await self._acquire(blocking, timeout)
 
-    async def _acquire(self, blocking: bool, timeout: float | None, force: bool = False) -> bool:
+    async def _acquire(
+        self, blocking: bool, timeout: float | timedelta | None, force: bool = False
+    ) -> bool:
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
         if force:
@@ -170,7 +175,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         self._end_holding(held)
         await end_holding(release(held, data=data), sys.exc_info()[1])
 
-    async def renew(self, lease: float | None = None) -> None:
+    async def renew(self, lease: float | timedelta | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
         await self._run(self._lock._renewing(lease))
 

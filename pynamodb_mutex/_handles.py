@@ -23,6 +23,7 @@ from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._operations.options import Made, check_at_least, check_bool, check_lease
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.renew import ensure_held, renew
+from pynamodb_mutex._protocol.claim import date_of
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
 from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._runtime.process import current_process
@@ -38,6 +39,7 @@ from pynamodb_mutex.exceptions import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
     from types import TracebackType
     from typing import ParamSpec
 
@@ -332,10 +334,10 @@ class Lock(Handle[H]):
         self._entered.setdefault(me, []).append((held, frame))
         return held
 
-    def _renewing(self, lease: float | None) -> Operation[None]:
+    def _renewing(self, lease: float | timedelta | None) -> Operation[None]:
         """Renew the lock, for ``lease`` seconds or, if None, for each lock's own lease."""
         if lease is not None:
-            check_lease(lease)
+            lease = check_lease(lease)
         return renew(self._current("renew"), lease)
 
     def _ensuring(self, at_least: float) -> Operation[None]:
@@ -392,7 +394,9 @@ class Lock(Handle[H]):
 
     # -- calls --------------------------------------------------------------------------------------
 
-    def _acquire(self, blocking: bool, timeout: float | None, force: bool = False) -> bool:
+    def _acquire(
+        self, blocking: bool, timeout: float | timedelta | None, force: bool = False
+    ) -> bool:
         who = caller()
         attempt = self._attempt(who, self._options.patience(blocking, timeout), blocks=True)
         if force:
@@ -417,7 +421,7 @@ class Lock(Handle[H]):
         held = self._current("release")
         run(current_process(), release(held), may_be_deferred=True)
 
-    def renew(self, lease: float | None = None) -> None:
+    def renew(self, lease: float | timedelta | None = None) -> None:
         """Renew now, by one request. The new end counts from now and is never before the old one.
 
         An expired lock is won back if nobody has acquired it since.
@@ -536,7 +540,7 @@ def timeout_error(
     owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
     why = f"within {options.timeout} s: {describe_holder(owner, ends)}"
     msg = f"{what.format(shown(name))} {why}"
-    return MutexTimeoutError(msg, key=name, owner=owner, expires_at=ends)
+    return MutexTimeoutError(msg, key=name, owner=owner, expires_at=date_of(ends))
 
 
 # -- several together ------------------------------------------------------------------------------
@@ -568,7 +572,7 @@ class LockGroup(Lock["Held"]):
         super().__init__(options or locks[0]._options)
         self._locks = locks
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float | timedelta | None = None) -> bool:
         """Acquire all the locks, or none.
 
         Args:
@@ -681,5 +685,5 @@ class LockGroup(Lock["Held"]):
             f"{shown(key)} is {describe_holder(claim.owner, claim.expires_at)}",
             key=key,
             owner=claim.owner,
-            expires_at=claim.expires_at,
+            expires_at=date_of(claim.expires_at),
         )

@@ -25,6 +25,8 @@ from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex, MutexGroup
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from typing_extensions import Self, Unpack
 
     from pynamodb_mutex._async_handles import AsyncOptions
@@ -163,7 +165,11 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
 
     @to_be_awaited
     async def acquire(
-        self, blocking: bool = True, timeout: float | None = None, *, force: bool = False
+        self,
+        blocking: bool = True,
+        timeout: float | timedelta | None = None,
+        *,
+        force: bool = False,
     ) -> bool:
         """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
         return await self._acquire(blocking, timeout, force)
@@ -212,7 +218,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
             self._end_holding(attached)
         return await super()._enter()
 
-    async def detach(self, lease: float | None = None) -> str:
+    async def detach(self, lease: float | timedelta | None = None) -> str:
         """End the acquisition here, and return a ticket for it: see `~pynamodb_mutex.Mutex.detach`.
 
         If the task is cancelled before this returns, the lock is released, for nobody has the ticket.
@@ -237,7 +243,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
         await self._release(None if data is None else self._lock._payload("release", data))
 
-    async def renew(self, lease: float | None = None, *, data: Any = None) -> None:
+    async def renew(self, lease: float | timedelta | None = None, *, data: Any = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
         await self._run(self._lock._renewing(lease, data))
 

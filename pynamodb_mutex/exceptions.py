@@ -48,8 +48,7 @@ class MutexError(PynamoDBException):
     Attributes:
         key (str | None): The lock's key, if known.
         owner (str | None): Label of the holder, if known.
-        expires_at (float | None): End of the holder's claim, in seconds of DynamoDB's time since the epoch, if
-            known.
+        expires_at (datetime.datetime | None): End of the holder's claim, in DynamoDB's time (UTC), if known.
     """
 
     msg = "Mutex error"
@@ -61,7 +60,7 @@ class MutexError(PynamoDBException):
         *,
         key: str | None = None,
         owner: str | None = None,
-        expires_at: float | None = None,
+        expires_at: datetime | None = None,
     ) -> None:
         super().__init__(msg, cause)
         self.key = key
@@ -124,7 +123,7 @@ class MutexNotHeldError(MutexError, RuntimeError):
         applied: bool | None = False,
         key: str | None = None,
         owner: str | None = None,
-        expires_at: float | None = None,
+        expires_at: datetime | None = None,
     ) -> None:
         super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
         self.applied = applied
@@ -146,7 +145,7 @@ class MutexLostError(MutexNotHeldError):
         applied: bool | None = False,
         key: str | None = None,
         owner: str | None = None,
-        expires_at: float | None = None,
+        expires_at: datetime | None = None,
     ) -> None:
         super().__init__(msg, cause, applied=applied, key=key, owner=owner, expires_at=expires_at)
         self.loss = loss
@@ -175,7 +174,7 @@ class RowLockedError(MutexError):
         applied: bool | None = False,
         key: str | None = None,
         owner: str | None = None,
-        expires_at: float | None = None,
+        expires_at: datetime | None = None,
     ) -> None:
         super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
         self.applied = applied
@@ -204,7 +203,7 @@ class InvalidRowError(MutexError):
         attribute: str | None = None,
         key: str | None = None,
         owner: str | None = None,
-        expires_at: float | None = None,
+        expires_at: datetime | None = None,
     ) -> None:
         super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
         self.attribute = attribute
@@ -227,11 +226,11 @@ class OutcomeUnknownError(MutexError):
     ``Once.forget`` lets it be done again, ``Once.record`` says that it is done. ``owner`` is the label of that run.
 
     Attributes:
-        since (float | None): When it began, in seconds of DynamoDB's time since the epoch, to a second or two; None if that
-            is not known.
+        since (datetime.datetime | None): When it began, in DynamoDB's time (UTC), to a second or two; None if that is not
+            known.
     """
 
-    def __init__(self, *args: Any, since: float | None = None, **about: Any) -> None:
+    def __init__(self, *args: Any, since: datetime | None = None, **about: Any) -> None:
         super().__init__(*args, **about)
         self.since = since
 

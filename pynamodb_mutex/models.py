@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -35,13 +34,14 @@ from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection, range_k
 from pynamodb_mutex._operations.options import check_reason, check_retention
 from pynamodb_mutex._operations.release import force, set_closed
 from pynamodb_mutex._operations.retry import learn_time, page_of_claims
-from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, YEAR_10000, made_at
+from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, date_of, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime.process import current_process, lock_models
 from pynamodb_mutex._runtime.run_on_thread import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from typing_extensions import Self
 
@@ -376,10 +376,7 @@ class LockItem(Model):
         None if there is no claim, if its token was not made by this library, or if the holder did not know DynamoDB's
         time.
         """
-        made = made_at(self.token)
-        if self.expires_at is None or made is None:
-            return None
-        return datetime.fromtimestamp(made, tz=timezone.utc)
+        return None if self.expires_at is None else date_of(made_at(self.token))
 
     @property
     def waiters(self) -> list[str]:
@@ -395,9 +392,7 @@ class LockItem(Model):
     @property
     def expires(self) -> datetime | None:
         """End of the claim, in DynamoDB's time (UTC); None without a claim, or if its end is not a date."""
-        if self.expires_at is None or not 0 <= self.expires_at < YEAR_10000:
-            return None
-        return datetime.fromtimestamp(self.expires_at, tz=timezone.utc)
+        return date_of(self.expires_at)
 
 
 lock_models.add(LockItem)

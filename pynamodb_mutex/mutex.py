@@ -22,9 +22,11 @@ from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
     FOREVER,
     LockOptions,
+    as_seconds,
     check_hints,
     check_lease,
     check_several,
+    check_timeout,
     made,
 )
 from pynamodb_mutex._operations.release import force, release
@@ -42,6 +44,7 @@ from pynamodb_mutex.models import LockItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from pynamodb.models import Model
     from pynamodb.transactions import TransactWrite
@@ -133,8 +136,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         *,
         range_key: Any = None,
         model: type[LockItem] = LockItem,
-        lease: float = 30.0,
-        timeout: float | None = FOREVER,
+        lease: float | timedelta = 30.0,
+        timeout: float | timedelta | None = FOREVER,
         auto_renew: bool = True,
         max_hold: float | None = None,
         owner: str | None = None,
@@ -144,7 +147,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         reentrant: bool = False,
         delete_on_release: bool = False,
         fair: bool = False,
-        hold_at_least: float | None = None,
+        hold_at_least: float | timedelta | None = None,
         on_danger: Callable[[Mutex], object] | None = None,
         danger: float | None = None,
         attributes: Mapping[str, Any] | None = None,
@@ -158,9 +161,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             range_key: The range key of the lock's row, of the type of the model's attribute; by default the default
                 of that. Two locks that differ in it alone are two locks.
             model: The lock table.
-            lease: Seconds until the lock expires unless it is renewed, at least 0.5 and at most 100 years. The lock of
+            lease: Seconds, or a timedelta, until the lock expires unless it is renewed, at least 0.5 and at most 100 years. The lock of
                 a dead holder is free after about this time.
-            timeout: Seconds to wait for the lock; -1, or None, waits for ever.
+            timeout: Seconds, or a timedelta, to wait for the lock; -1, or None, waits for ever.
             auto_renew: Renew the lock in the background, each time a third of the lease has passed.
             max_hold: Seconds after which it is no longer renewed in the background, in case the holder hangs; None for
                 no limit.
@@ -174,7 +177,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 `save_data` raise MutexError.
             fair: Acquire the lock in the order of arrival, among all waiters that set this, in whichever process: see
                 `position`. Not guaranteed: an order relative to waiters that do not set it.
-            hold_at_least: Seconds from the acquisition for which nobody else gets the lock, also if it is released sooner:
+            hold_at_least: Seconds, or a timedelta, from the acquisition for which nobody else gets the lock, also if it is released sooner:
                 such a release keeps the claim in the row, not renewed and held by nobody, until that time. None for no
                 such time. Not guaranteed: anything if the holder dies, for the lock is free after its lease then.
             on_danger: Called with the mutex, on a thread of its own, when less than ``danger`` seconds of the lease
@@ -208,8 +211,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             key=check_key(key),
             row=key_of(model, key, range_key),
             model=model,
-            lease=lease,
-            timeout=FOREVER if timeout is None else timeout,
+            lease=check_lease(lease),
+            timeout=FOREVER if timeout is None else check_timeout(timeout),
             auto_renew=auto_renew,
             max_hold=max_hold,
             owner=owner,
@@ -219,7 +222,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             reentrant=reentrant,
             delete_on_release=delete_on_release,
             fair=fair,
-            hold_at_least=hold_at_least,
+            hold_at_least=as_seconds(hold_at_least),
             on_danger=on_danger,
             danger=danger,
             attributes=None if attributes is None else dict(attributes),
@@ -353,7 +356,11 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return AnyOf._of(unique, f"any of {first}{more}", model, options)
 
     def acquire(
-        self, blocking: bool = True, timeout: float | None = None, *, force: bool = False
+        self,
+        blocking: bool = True,
+        timeout: float | timedelta | None = None,
+        *,
+        force: bool = False,
     ) -> bool:
         """Acquire the lock.
 
@@ -470,7 +477,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
         return Attachment(self._contender(who, blocks=blocks), ticket).run(note)
 
-    def detach(self, lease: float | None = None) -> str:
+    def detach(self, lease: float | timedelta | None = None) -> str:
         """End the acquisition here; return a ticket with which another process continues to hold the lock.
 
         Until `attach`, nobody holds the lock and nobody else can acquire it. It is renewed once more, to the time for
@@ -497,9 +504,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """
         return run(current_process(), self._detaching(lease))
 
-    def _detaching(self, lease: float | None) -> Operation[str]:
+    def _detaching(self, lease: float | timedelta | None) -> Operation[str]:
         if lease is not None:
-            check_lease(lease)
+            lease = check_lease(lease)
         from pynamodb_mutex._operations.attach import detach  # noqa: PLC0415 - seldom needed
 
         return detach(self._current("detach"), lease, self._raw_key)
@@ -529,7 +536,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         serialized = None if data is None else self._payload("release", data)
         run(current_process(), release(held, data=serialized), may_be_deferred=True)
 
-    def renew(self, lease: float | None = None, *, data: Any = None) -> None:
+    def renew(self, lease: float | timedelta | None = None, *, data: Any = None) -> None:
         """Renew now, by one request. The new end counts from now and is never before the old one.
 
         An expired lock is won back if nobody has acquired it since; not with data.
@@ -549,7 +556,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """
         run(current_process(), self._renewing(lease, data))
 
-    def _renewing(self, lease: float | None, data: Any = None) -> Operation[None]:
+    def _renewing(self, lease: float | timedelta | None, data: Any = None) -> Operation[None]:
         if data is None:
             return super()._renewing(lease)
         from pynamodb_mutex._operations.guarded_write import save_data  # noqa: PLC0415 - as below

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -32,8 +32,8 @@ from pynamodb_mutex._operations.once import (
     peek,
     state_of,
 )
-from pynamodb_mutex._operations.options import Made, check_duration, made
-from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
+from pynamodb_mutex._operations.options import Made, as_seconds, check_duration, made
+from pynamodb_mutex._protocol.claim import date_of
 from pynamodb_mutex._protocol.messages import LONGEST_REASON, one_line, shown
 from pynamodb_mutex._runtime.callers import caller, take_last
 from pynamodb_mutex._runtime.process import current_process
@@ -70,11 +70,11 @@ if TYPE_CHECKING:
 
         keep: float | timedelta
         on_abandoned: Literal["run", "raise"]
-        timeout: float | None
+        timeout: float | timedelta | None
         encode: Callable[[Any], str]
         decode: Callable[[str], Any]
         model: type[OnceItem]
-        lease: float
+        lease: float | timedelta
         auto_renew: bool
         max_hold: float | None
         owner: str | None
@@ -256,7 +256,7 @@ def check_keep(keep: object) -> float:
         TypeError: If it is not a number, nor a timedelta. Not None either, which could mean ever or never.
         ValueError: If it is not above 0, or NaN, or over 100 years without being infinite.
     """
-    value: Any = keep.total_seconds() if isinstance(keep, timedelta) else keep
+    value = as_seconds(keep)
     if value == math.inf:
         return math.inf
     if check_duration("keep", value) <= 0:
@@ -583,8 +583,8 @@ class Once(Made):
         state = state_of(claim, received, store.bounds)
         if state == "recorded":
             result = None if claim.unstored else terms.decoded(claim)
-            return Known(state, result, claim.unstored, _date(claim.done_until), None, number)
-        until = _date(claim.expires_at) if state == "running" else None
+            return Known(state, result, claim.unstored, date_of(claim.done_until), None, number)
+        until = date_of(claim.expires_at) if state == "running" else None
         owner = claim.unknown if state == "unknown" else claim.owner
         return Known(state, until=until, owner=owner, fencing_token=number)
 
@@ -649,9 +649,3 @@ class Once(Made):
         row, key = options.row, terms.key
         answer = run(process, peek(process, store, row, forces=forces and not result))
         return run(process, decide(process, store, row, key, result, answer=answer, forces=forces))
-
-
-def _date(server_time: float | None) -> datetime | None:
-    if server_time is None or not 0 <= server_time < NO_SERVER_TIME:
-        return None  # for ever, or not made by this library
-    return datetime.fromtimestamp(server_time, tz=timezone.utc)

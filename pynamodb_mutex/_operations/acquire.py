@@ -26,7 +26,7 @@ from pynamodb_mutex._operations.release import disown, note_broken, release
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._protocol.claim import FORCED_MARK, TOO_SHORT, ObservedClaim, OwnClaim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, TOO_SHORT, ObservedClaim, OwnClaim, date_of
 from pynamodb_mutex._protocol.messages import LONGEST_REASON, one_line, shown
 from pynamodb_mutex._protocol.outcome import shows_acquisition
 from pynamodb_mutex._protocol.schedule import poll_at_end
@@ -501,7 +501,7 @@ def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
 
 def closed_error(contender: Contender, claim: Claim) -> MutexClosedError:
     """Return the error for a lock that is closed."""
-    key, reason, ends = contender.key, claim.closed or "", claim.expires_at
+    key, reason, ends = contender.key, claim.closed or "", date_of(claim.expires_at)
     msg = f"{shown(key)} is closed: {one_line(reason)[:LONGEST_REASON]}"
     return MutexClosedError(msg, reason=reason, key=key, owner=claim.owner, expires_at=ends)
 

@@ -22,7 +22,7 @@ from pynamodb_mutex._operations.release import disown, leave
 from pynamodb_mutex._operations.renew import renew_quietly
 from pynamodb_mutex._operations.retry import once
 from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._protocol.claim import Loss, OwnClaim
+from pynamodb_mutex._protocol.claim import Loss, OwnClaim, date_of
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import is_mine, loss_of
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
@@ -331,5 +331,5 @@ class Attachment(Acquisition):
             loss=loss,
             key=key,
             owner=claim.owner if claim else None,
-            expires_at=claim.expires_at if claim else None,
+            expires_at=date_of(claim.expires_at) if claim else None,
         )

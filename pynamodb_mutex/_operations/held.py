@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import Call, Delivery, LockEvent, Log
 from pynamodb_mutex._operations.states import STANDING, TRANSITIONS, Belief, Change, State
-from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim, date_of
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
 from pynamodb_mutex._protocol.schedule import (
@@ -595,7 +595,7 @@ class HeldClaim(Held):
             applied=applied,
             key=self.key,
             owner=taker.owner if taker else None,
-            expires_at=taker.expires_at if taker else None,
+            expires_at=date_of(taker.expires_at) if taker else None,
         )
         error.__cause__ = self.together.failure if loss is Loss.UNREACHABLE else None
         return error

@@ -28,7 +28,7 @@ from pynamodb_mutex._operations.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._operations.row_write import GuardOnly
-from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, Claim, Loss, made_at
+from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, Claim, Loss, date_of, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._protocol.outcome import Verdict
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
@@ -194,7 +194,7 @@ class Beginning(Acquisition):
             f"{shown(key)}: it is unknown what became of the run by {shown_owner(claim.unknown)}. "
             "forget lets it be done again, record says that it is done"
         )
-        since = made_at(claim.token)
+        since = date_of(made_at(claim.token))
         return OutcomeUnknownError(msg, key=key, owner=claim.unknown, since=since)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
@@ -441,7 +441,7 @@ def decide(
         return False
     if state == "running" and not forces:
         msg = f"{shown(key)}: a run by {shown_owner(seen.owner)} is under way"
-        raise MutexError(msg, key=key, owner=seen.owner, expires_at=seen.expires_at)
+        raise MutexError(msg, key=key, owner=seen.owner, expires_at=date_of(seen.expires_at))
     if state == "recorded" and result is not None and not forces:
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
     token, until = shared.new_token(store), shared.now + RELEASE_PATIENCE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     class CommonOptions(TypedDict, total=False):
         """The options of `Mutex.for_key` without the lock table and the functions to call."""
 
-        lease: float
-        timeout: float | None
+        lease: float | timedelta
+        timeout: float | timedelta | None
         auto_renew: bool
         max_hold: float | None
         owner: str | None
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         reentrant: bool
         delete_on_release: bool
         fair: bool
-        hold_at_least: float | None
+        hold_at_least: float | timedelta | None
         danger: float | None
         attributes: Mapping[str, Any] | None
         must_exist: bool
@@ -180,8 +181,6 @@ class LockOptions(NamedTuple):
             TypeError: For an option of a wrong type.
             ValueError: For a value that no lock can have.
         """
-        check_lease(self.lease)
-        check_timeout(self.timeout)
         for name in ("auto_renew", "reentrant", "delete_on_release", "fair", "must_exist"):
             check_bool(name, getattr(self, name))
         if self.must_exist and self.delete_on_release:
@@ -219,7 +218,7 @@ class LockOptions(NamedTuple):
         if self.fair:
             raise TypeError("fair=True is for one key of a lock table: several have no common line")
 
-    def patience(self, blocking: bool, timeout: float | None) -> float:
+    def patience(self, blocking: bool, timeout: float | timedelta | None) -> float:
         """Return the seconds for which a call of `Mutex.acquire` waits: 0 if it does not, infinity if without limit.
 
         Args:
@@ -368,6 +367,11 @@ def check_reason(reason: str) -> None:
         raise ValueError(msg)
 
 
+def as_seconds(duration: Any) -> Any:
+    """Return a timedelta in seconds, and anything else as it is, to be checked."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
 def check_number(name: str, value: object) -> float:
     """Return a number of seconds.
 
@@ -419,7 +423,7 @@ def check_lease(lease: object) -> float:
         TypeError: If it is not a number.
         ValueError: If it is too short, infinite, NaN or over 100 years.
     """
-    value = check_duration("lease", lease)
+    value = check_duration("lease", as_seconds(lease))
     if value < SHORTEST_LEASE:
         msg = f"a lease under {SHORTEST_LEASE} s cannot be renewed in time, got {lease}"
         raise ValueError(msg)
@@ -433,7 +437,7 @@ def check_timeout(timeout: object) -> float:
         TypeError: If it is not a number.
         ValueError: If it is negative and not -1, or infinite, NaN or over 100 years.
     """
-    value = check_duration("timeout", timeout)
+    value = check_duration("timeout", as_seconds(timeout))
     if value < 0 and value != FOREVER:
         msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
         raise ValueError(msg)

@@ -36,7 +36,7 @@ from pynamodb_mutex._dynamodb.pynamodb_private import (
 )
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.retry import learn_time
-from pynamodb_mutex._protocol.claim import TICK
+from pynamodb_mutex._protocol.claim import TICK, date_of
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import Verdict
 from pynamodb_mutex.exceptions import RowLockedError, describe_holder
@@ -429,7 +429,7 @@ def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLocked
         applied=None if maybe_applied else False,
         key=key,
         owner=claim.owner,
-        expires_at=claim.expires_at,
+        expires_at=date_of(claim.expires_at),
     )
 
 

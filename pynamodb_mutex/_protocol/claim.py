@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from pynamodb_mutex._protocol.messages import shown_owner
@@ -90,6 +91,13 @@ def made_at(token: str | None) -> float | None:
     made = re.match(_MADE, token or "")
     at = int(made[1], 16) / 1000 if made else 0.0
     return at if 0 < at < YEAR_10000 else None
+
+
+def date_of(server_time: float | None) -> datetime | None:
+    """Return server time as a date in UTC, for people; None for none, for ever, and for what another program has written."""
+    if server_time is None or not 0 <= server_time < NO_SERVER_TIME:
+        return None
+    return datetime.fromtimestamp(server_time, tz=timezone.utc)
 
 
 class Claim(NamedTuple):

@@ -6,7 +6,7 @@ import atexit
 import logging
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex._operations.options import check_duration
+from pynamodb_mutex._operations.options import as_seconds, check_duration
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
 from pynamodb_mutex._protocol.schedule import NEVER, RELEASE_PATIENCE
@@ -18,6 +18,7 @@ from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from pynamodb_mutex._operations.held import Held
     from pynamodb_mutex._runtime.process import Process
@@ -26,7 +27,7 @@ MOST_THREADS = 16
 """Most threads that release at a time: one waits for an answer for 3 s if its endpoint hangs."""
 
 
-def release_all(timeout: float = RELEASE_PATIENCE) -> list[tuple[str, Exception]]:
+def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str, Exception]]:
     """Release all locks that this process holds, of all its threads and tasks.
 
     For a handler of SIGTERM, and for the end of a Lambda environment. Each acquisition ends, however often a reentrant
@@ -51,7 +52,8 @@ def release_all(timeout: float = RELEASE_PATIENCE) -> list[tuple[str, Exception]
         TypeError: If the timeout is not a number.
         ValueError: If it is negative, infinite, NaN or over 100 years.
     """
-    if check_duration("timeout", timeout) < 0:
+    timeout = check_duration("timeout", as_seconds(timeout))
+    if timeout < 0:
         msg = f"timeout must not be negative, got {timeout}"
         raise ValueError(msg)
     process = current_process()

@@ -129,7 +129,7 @@ def test_taker_holds_it_under_a_new_token_and_the_ticket_is_used_up(table):
             Mutex.attach(ticket)
         error = raised.value
         assert (error.loss, error.key, error.owner) == (Loss.TAKEN, "a", owner)
-        assert error.expires_at == table.get("a").expires_at
+        assert error.expires_at == table.get("a").expires
         if owner:
             assert taker.held
             taker.release()

@@ -280,7 +280,7 @@ def what_goes_wrong(
     ticket: pynamodb_mutex.InvalidTicketError,
 ) -> None:
     assert_type((timeout.key, timeout.owner), tuple[str | None, str | None])
-    assert_type(timeout.expires_at, float | None)
+    assert_type(timeout.expires_at, datetime | None)
     assert_type((lost.loss, lost.applied), tuple[Loss, bool | None])
     if isinstance(invalid, pynamodb_mutex.InvalidRowError):
         assert_type(invalid.attribute, str | None)

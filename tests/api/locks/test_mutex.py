@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -15,8 +16,8 @@ from row_models import PLAIN, created, hashed, made
 from two_clients import Elsewhere, held
 from waits import until
 
-from pynamodb_mutex import LockItem, Loss, Mutex, exceptions
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex import LockItem, Loss, Mutex, exceptions, release_all
+from pynamodb_mutex.testing import expire, held_elsewhere
 
 QUICK = (0.02, 0.1)
 
@@ -40,7 +41,7 @@ def test_life_of_a_lock(table, sent):
         with pytest.raises(exceptions.MutexTimeoutError) as refused:
             Mutex.for_key("a", model=model, timeout=0).__enter__()
         error = refused.value
-        assert (error.key, error.owner, error.expires_at) == ("a", "first", item.expires_at)
+        assert (error.key, error.owner, error.expires_at) == ("a", "first", item.expires)
         assert item.expires.isoformat(timespec="milliseconds") in str(error)
     first.renew(lease=100)
     assert table.get("a").expires_at > item.expires_at + 60
@@ -287,6 +288,28 @@ def test_transaction_writes_rows_of_several_tables_under_the_lock(account, table
         assert mutex.held
         saving(mutex, account("after")).__exit__(None, None, None)
         assert set(stored(account)) == {"kept", "changed", "new", "after"}
+
+
+def test_durations_may_be_timedeltas(table):
+    long = timedelta(minutes=1)
+    mutex = Mutex.for_key("a", lease=long, timeout=timedelta(seconds=20), hold_at_least=long)
+    with held_elsewhere("a", lease=long) as item:
+        assert item.lease == pytest.approx(60, abs=0.01)
+        began = time.monotonic()
+        assert mutex.acquire(timeout=timedelta(seconds=3)) is False
+        assert time.monotonic() - began == pytest.approx(3)
+        assert mutex.acquire() is False
+        assert time.monotonic() - began == pytest.approx(23)
+    assert mutex.acquire()
+    assert 58 < mutex.remaining <= 60
+    mutex.renew(timedelta(minutes=2))
+    assert 118 < mutex.remaining <= 120
+    ticket = mutex.detach(timedelta(minutes=3))
+    assert table.get("a").lease == pytest.approx(180, abs=0.01)
+    attached = Mutex.attach(ticket, lease=timedelta(minutes=4), hold_at_least=long)
+    assert 237 < attached.remaining <= 240
+    assert release_all(timedelta(seconds=5)) == []
+    assert 50 < table.get("a").remaining < 63  # nobody holds it, and nobody gets it before
 
 
 def test_transaction_that_is_not_committed_writes_nothing(account):

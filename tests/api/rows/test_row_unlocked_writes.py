@@ -5,6 +5,7 @@ import random
 import re
 import time
 from contextlib import suppress
+from datetime import datetime, timezone
 from itertools import product
 
 import pytest
@@ -59,7 +60,8 @@ def alone(row, write):
 
 def assert_locked(any_scene, write, *args):
     """See that a write is refused because another holds the row, and that nothing changes."""
-    before, ends = any_scene.everything, float(any_scene.claim["expires_at"]["N"])
+    before, stored = any_scene.everything, float(any_scene.claim["expires_at"]["N"])
+    ends = datetime.fromtimestamp(stored, tz=timezone.utc)
     key = any_scene.lock().key
     with pytest.raises(RowLockedError, match=f"{re.escape(key)}.*held by 'other' until") as raised:
         write(*args)

@@ -1,8 +1,9 @@
 """A distributed mutex on DynamoDB for PynamoDB users.
 
-This package exports what most programs need. Further public modules: `pynamodb_mutex.aio`, the locks for asyncio;
-`pynamodb_mutex.groups`, the locks on several keys; `pynamodb_mutex.signals`, events of locks;
-`pynamodb_mutex.testing`, tables for tests of your own.
+This package exports what most programs need: `Mutex` and other locks, and `once` for work that is done once per key. Further
+public modules: `pynamodb_mutex.aio`, the locks for asyncio; `pynamodb_mutex.groups`, the locks on several keys;
+`pynamodb_mutex.runs`, what `once` is made of; `pynamodb_mutex.signals`, events of locks; `pynamodb_mutex.testing`, tables for
+tests of your own.
 """
 
 import logging
@@ -67,6 +68,7 @@ __all__ = [
     "synchronized",
 ]
 
+__version__ = "0.1.0"
 
 _LATER = {
     "Once": "runs",
@@ -86,6 +88,11 @@ def __getattr__(name: str) -> Any:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of `__all__`, also those that are imported later, and none of those that this module uses."""
+    return [*__all__, "__version__"]
 
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -5,7 +5,9 @@ import copy
 import math
 import pickle
 import re
+from datetime import datetime, timedelta, timezone
 from functools import partial
+from importlib.metadata import version
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
@@ -17,6 +19,7 @@ from pynamodb_mutex import LockItem, Loss, Mutex, RowLock, Semaphore, aio, excep
 from pynamodb_mutex.exceptions import InvalidKeyError, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.groups import AnyOf, MutexGroup, RowLocks
 
+END = datetime(2026, 11, 27, 12, tzinfo=timezone.utc)
 CENTURY = 100 * 365.25 * 86400
 BOOLEANS = ("auto_renew", "reentrant", "delete_on_release", "fair")
 
@@ -334,6 +337,23 @@ def test_all_names_are_public():
     assert set(exceptions.__all__) <= set(pynamodb_mutex.__all__)
 
 
+def test_package_shows_its_names_and_version_and_nothing_else():
+    assert set(dir(pynamodb_mutex)) == {*pynamodb_mutex.__all__, "__version__"}
+    assert pynamodb_mutex.__version__ == version("pynamodb-mutex")
+    assert "`once`" in pynamodb_mutex.__doc__
+    assert "`pynamodb_mutex.runs`" in pynamodb_mutex.__doc__
+
+
+def test_timedeltas_are_durations_of_the_same_limits():
+    for option, wrong in (("lease", 0.4), ("timeout", -2), ("hold_at_least", 0)):
+        for value in (wrong, timedelta(seconds=wrong)):
+            with pytest.raises(ValueError, match=option):
+                Mutex.for_key("a", **{option: value})
+    for option in ("max_hold", "danger"):
+        with pytest.raises(TypeError, match=f"{option} must be a number of seconds"):
+            Mutex.for_key("a", **{option: timedelta(seconds=1)})
+
+
 @pytest.mark.parametrize("kind", BASES)
 def test_each_has_its_bases_and_survives_pickling_and_copying_but_for_its_cause(kind):
     assert set(kind.__bases__) == BASES[kind]
@@ -341,9 +361,9 @@ def test_each_has_its_bases_and_survives_pickling_and_copying_but_for_its_cause(
     assert (empty.key, empty.owner, empty.expires_at, empty.cause) == (None, None, None, None)
     assert str(empty) == empty.msg == "Mutex error"
     cause = ValueError("why")
-    error = kind("what: é", cause, key="a", owner="me", expires_at=7.5)
+    error = kind("what: é", cause, key="a", owner="me", expires_at=END)
     assert str(error) == error.msg == "what: é"
-    assert (error.key, error.owner, error.expires_at, error.cause) == ("a", "me", 7.5, cause)
+    assert (error.key, error.owner, error.expires_at, error.cause) == ("a", "me", END, cause)
     error.extra = [1]
     error.loss, error.applied, error.attribute = Loss.TAKEN, None, "version"
     pickled = [pickle.dumps(error, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]

@@ -164,23 +164,28 @@ class HandleOfOne(Handle["HeldClaim"]):
     _options: LockOptions
 
     @property
+    def _own(self) -> LockOptions:
+        """The options of this acquisition; before the first those that were given, for any of several keys."""
+        claim = self._mine()
+        return self._options if claim is None else claim.options
+
+    @property
     def key(self) -> str:
         """The lock's key; of any of several, that of this acquisition, and before the first a description of all keys.
 
         With a range key, the hash key alone.
         """
-        claim = self._mine()
-        return self._options.key if claim is None else claim.options.key
+        return self._own.key
 
     @property
     def range_key(self) -> Any:
         """The range key that was given with the key; None if none was."""
-        return self._options.range_key
+        return self._own.range_key
 
     @property
     def _name(self) -> str:
         """What messages call the lock; with several keys to choose from, the key of this acquisition."""
-        return self.key if self.range_key is None else self._options.name
+        return self.key if self.range_key is None else self._own.name
 
     @property
     def token(self) -> str:
@@ -203,7 +208,7 @@ class HandleOfOne(Handle["HeldClaim"]):
             MutexNotHeldError: If it was never acquired.
             MutexError: With ``delete_on_release``, because the number could fall.
         """
-        if self._options.delete_on_release:
+        if self._own.delete_on_release:
             msg = "no fencing token with delete_on_release: it could fall when the row is new"
             raise MutexError(msg, key=self._options.key)
         return self._last("fencing_token").own.version

@@ -132,7 +132,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
     @classmethod
     def any_of(
         cls,
-        keys: Iterable[str],
+        keys: Iterable[str | Mutex],
         *,
         model: type[LockItem] = LockItem,
         cancel_on_loss: bool = False,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key
+from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key, key_of
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._row_locks import LockedRows, RowLocks
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import MOST_KEYS, AnyOf, MutexGroup
+from pynamodb_mutex.mutex import MOST_KEYS, AnyOf, Mutex, MutexGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,7 +77,9 @@ class Semaphore(AnyOf):
             msg = f"a semaphore's key takes 1 to {longest} bytes of UTF-8, this one {len(key.encode())}"
             raise InvalidKeyError(msg, key=key)
         slots = [f"{key}{_PERMIT}{number}" for number in range(1, permits + 1)]
-        return cls._of(slots, key, model, options)
+        one = Mutex.for_key(slots[0], model=model, **options)._options
+        each = [one._replace(key=slot, row=key_of(model, slot)) for slot in slots]
+        return cls._of(one, each, key)
 
     @property
     def permit(self) -> int | None:

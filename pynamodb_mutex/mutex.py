@@ -288,7 +288,11 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 tables in different regions or at different hosts; and as `for_key`.
         """
         cls._called("for_keys", options)
-        return MutexGroup._of(keys, {"model": model, **options})
+        members = _mutexes("for_keys", keys, model, options)
+        for mutex in members:
+            mutex._options.check_unfair()
+        # the group's own options: only timeout and poll are used, so any key serves
+        return made(MutexGroup, members, Mutex.for_key("keys", model=model, **options)._options)
 
     @classmethod
     def attach(
@@ -331,29 +335,39 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
     @classmethod
     def any_of(
-        cls, keys: Iterable[str], *, model: type[LockItem] = LockItem, **options: Unpack[Options]
+        cls,
+        keys: Iterable[str | Mutex],
+        *,
+        model: type[LockItem] = LockItem,
+        **options: Unpack[Options],
     ) -> AnyOf:
         """Return a mutex on whichever of several keys is free first, not yet held. Sends no request.
 
         Args:
-            keys: 1 to 100 keys; a repeated key counts once.
-            model: The lock table.
-            **options: Those of `for_key`. With ``reentrant``, only this object can acquire its key again.
+            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them, such as one with a range key, keeps its own
+                options. All are in one lock table.
+            model: The lock table of the keys that are strings.
+            **options: Those of `for_key`. ``timeout``, ``poll`` and ``reentrant`` are this object's; with ``reentrant``, only
+                this object can acquire its key again. ``on_lost`` and ``on_danger`` are called whichever key it gets.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: If the keys are a single string, or not iterable.
-            ValueError: For no key, or more than 100.
+            TypeError: If the keys are a single string, or not iterable; or for a mutex on any of several keys, such as a
+                semaphore.
+            ValueError: For no key, more than 100, a key that is repeated with different options, or keys in different tables.
         """
         cls._called("any_of", options)
-        check_several("any_of", keys)
-        unique = list(dict.fromkeys(check_key(key) for key in keys))
-        if not 1 <= len(unique) <= MOST_KEYS:
-            msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(unique)}"
+        each = [mutex._options for mutex in _mutexes("any_of", keys, model, options)]
+        if not 1 <= len(each) <= MOST_KEYS:
+            msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(each)}"
             raise ValueError(msg)
-        first = ", ".join(unique[:_MOST_SHOWN])
-        more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
-        return AnyOf._of(unique, f"any of {first}{more}", model, options)
+        one: Any = each[0]
+        if any(other.model is not one.model for other in each):
+            raise ValueError("any_of takes keys of one lock table, all by the same model")
+        first = ", ".join(key.name for key in each[:_MOST_SHOWN])
+        more = f", ... ({len(each)} keys)" if len(each) > _MOST_SHOWN else ""
+        own = Mutex.for_key(one.key, range_key=one.range_key, model=one.model, **options)._options
+        return AnyOf._of(own, each, f"any of {first}{more}")
 
     def acquire(
         self,
@@ -565,7 +579,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return save_data(
             self._current("renew"),
             serialized,
-            self._options.lease if lease is None else check_lease(lease),
+            self._own.lease if lease is None else check_lease(lease),
         )
 
     def _payload(self, what: str, data: Any) -> str | None:
@@ -575,7 +589,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             what: Name of the call, for messages.
             data: The payload.
         """
-        claim, options = self._current(what), self._options
+        claim = self._current(what)
+        options = claim.options
         if not issubclass(options.model, LockItem):
             msg = f"{what}: data needs a lock_model: the lock of {shown(claim.key)} stands in the row itself"
             raise TypeError(msg)
@@ -678,6 +693,33 @@ _MOST_SHOWN = 3
 """Largest number of keys that the description of an `AnyOf` spells out."""
 
 
+def _mutexes(
+    called: str, keys: Iterable[str | Mutex], model: type[LockItem], options: Options
+) -> list[Mutex]:
+    """Return a mutex for each of several keys, without repeated ones.
+
+    Args:
+        called: Name of the method that the user called, for messages.
+        keys: The keys; a mutex on one key is taken as it is.
+        model: The lock table of the keys that are strings.
+        options: Those of the mutexes that are made.
+    """
+    check_several(called, keys)
+    found: dict[str, Mutex] = {}
+    for key in keys:
+        mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, model=model, **options)
+        if isinstance(mutex, AnyOf):
+            # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
+            msg = f"{called} takes keys, and mutexes on one key each, not {mutex!r}"
+            raise TypeError(msg)
+        # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
+        name = row_name(mutex._options.model, mutex._options.row)
+        if found.setdefault(name, mutex)._options != mutex._options:
+            msg = f"{shown(mutex._name)} comes twice, with different options: one lock has but one set"
+            raise ValueError(msg)
+    return list(found.values())
+
+
 class AnyOf(Mutex):
     """A mutex on whichever of several keys is free first: see `Mutex.any_of <pynamodb_mutex.Mutex.any_of>`.
 
@@ -697,26 +739,26 @@ class AnyOf(Mutex):
         self._alternatives = alternatives
 
     @classmethod
-    def _of(cls, keys: list[str], name: str, model: type[LockItem], options: Options) -> Self:
-        """Return a mutex on one of several keys, which have all options in common.
+    def _of(cls, own: LockOptions, each: Sequence[LockOptions], name: str) -> Self:
+        """Return a mutex on one of several keys of one lock table.
 
         Args:
-            keys: The keys.
+            own: Options of the mutex itself, whatever key it gets.
+            each: Options of the locks of the keys.
             name: What messages call all of them together.
-            model: The lock table.
-            options: Those that the caller gave.
         """
-        common = Mutex.for_key(keys[0], model=model, **options)._options
-        common.check_unfair()
-        if common.must_exist:
-            raise TypeError("must_exist=True is for one key: of several, any row may be missing")
-        each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
-        return made(cls, common._replace(key=name), each)
+        for options in (own, *each):
+            options.check_unfair()
+            if options.must_exist:
+                raise TypeError(
+                    "must_exist=True is for one key: of several, any row may be missing"
+                )
+        return made(cls, own._replace(key=name, range_key=None), each)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the order in which they were given, each once."""
-        return tuple(each.key for each in self._alternatives)
+        return tuple(each.name for each in self._alternatives)
 
     def _asking(self) -> Operation[bool]:
         from pynamodb_mutex._operations.acquire_several import are_held  # noqa: PLC0415 - as above
@@ -771,26 +813,6 @@ class MutexGroup(LockGroup):
     """
 
     _made_by = "Mutex.for_keys([...])"
-
-    @classmethod
-    def _of(cls, keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGroup:
-        """Return the locks of several keys, to be acquired together: see `Mutex.for_keys`."""
-        check_several("for_keys", keys)
-        members: dict[str, Mutex] = {}
-        for key in keys:
-            mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, **options)
-            if isinstance(mutex, AnyOf):
-                # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
-                msg = f"for_keys takes keys, and mutexes on one key each, not {mutex!r}"
-                raise TypeError(msg)
-            mutex._options.check_unfair()
-            # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
-            name = row_name(mutex._options.model, mutex._options.row)
-            if members.setdefault(name, mutex)._options != mutex._options:
-                msg = f"{shown(mutex._name)} comes twice, with different options: one lock has but one set"
-                raise ValueError(msg)
-        # the group's own options: only timeout and poll are used, so any key serves
-        return made(MutexGroup, list(members.values()), Mutex.for_key("keys", **options)._options)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def range_of(model: type[Model], key: str, range_key: object = None) -> RawItem:
             return {}
         range_key = model(key).attribute_values.get(name)
         if range_key is None:
-            msg = f"{model.__name__}.{name} is a range key: give range_key, or the attribute a default"
+            msg = f"{model.__name__}.{name} is a range key: give range_key (of several keys, to a Mutex for each), or the attribute a default"
             raise InvalidKeyError(msg, key=key)
     return _part(model, name, range_key, LONGEST_RANGE_KEY)
 

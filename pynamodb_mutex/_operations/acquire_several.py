@@ -449,7 +449,7 @@ class ContenderForAny(Contender):
     """A contender for any of several locks.
 
     Attributes:
-        each: By key, a contender of the same caller for that key.
+        each: By name of its row, a contender of the same caller for that key.
     """
 
     __slots__ = ("each",)
@@ -467,16 +467,20 @@ class ContenderForAny(Contender):
     ) -> None:
         keys = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
         super().__init__(shared, store, options, caller, lock=lock, blocks=blocks, waits_for=keys)
-        self.each = {
-            each.key: Contender(
+        self.each: dict[str, Contender] = {}
+        for each in alternatives:
+            contender = Contender(
                 shared, store, each, caller, lock=lock, blocks=blocks, waits_for=keys
             )
-            for each in alternatives
-        }
+            self.each[contender.row_name] = contender
+            for name in ("on_lost", "on_danger"):
+                # a Mutex among the keys has its own: ours are called as well
+                if getattr(each, name) != getattr(options, name):
+                    setattr(contender, name, getattr(contender, name) + getattr(self, name))
 
-    def at(self, key: str) -> Contender:
-        """Return the contender for the key that a local holder hands over."""
-        return self.each[key]
+    def at(self, row_name: str) -> Contender:
+        """Return the contender for the row that a local holder hands over."""
+        return self.each[row_name]
 
     def stalled_holder(self, *, orphaned: bool = False) -> Any:
         """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.

@@ -155,8 +155,8 @@ class Contender:
         """Fields of log records about this contender and its lock."""
         return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}
 
-    def at(self, key: str) -> Contender:  # noqa: ARG002 - there is but one
-        """Return the contender for the key that a local holder hands over; this one, unless several keys would do."""
+    def at(self, row_name: str) -> Contender:  # noqa: ARG002 - there is but one
+        """Return the contender for the row that a local holder hands over; this one, unless several keys would do."""
         return self
 
     def stalls(self, other: Contender) -> bool:

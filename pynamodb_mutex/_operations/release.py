@@ -343,7 +343,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     """
     claim = ending.claim
     shared, store = claim.shared, claim.store
-    contender = turn.contender.at(claim.options.key)
+    contender = turn.contender.at(claim.contender.row_name)
     if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
         # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
         # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when

@@ -36,6 +36,7 @@ from pynamodb_mutex.cli._locks import (
     locks_of,
     once_option,
     prefix_option,
+    range_option,
     rows_of,
 )
 from pynamodb_mutex.cli._output import (
@@ -96,6 +97,7 @@ sort_option = click.option(
 
 @click.command(cls=AppCommand)
 @keys_argument
+@range_option
 @prefix_option
 @click.option("--held", "only", flag_value=HELD, help="Only held locks.")
 @click.option("--abandoned", "only", flag_value=ABANDONED, help="Only abandoned locks.")
@@ -109,6 +111,7 @@ def ls(
     place: Place,
     *,
     keys: tuple[str, ...],
+    range_key: str | None,
     prefix: str,
     only: str | None,
     once: bool,
@@ -150,7 +153,7 @@ def ls(
       1  the table could not be read
     """
     locks = locks_of(place, once=once)
-    rows = rows_of(locks, keys, prefix)
+    rows = rows_of(locks, keys, range_key, prefix)
     only = RUNNING if once and only == HELD else only
     with progress("reading the table") as news:
         seen = locks.read_several(rows) if rows else list(locks.all(news, prefix))
@@ -289,6 +292,7 @@ class Change(NamedTuple):
 
 @click.command(cls=AppCommand)
 @keys_argument
+@range_option
 @prefix_option
 @click.option(
     "--interval",
@@ -307,6 +311,7 @@ def watch(
     place: Place,
     *,
     keys: tuple[str, ...],
+    range_key: str | None,
     prefix: str,
     interval: float,
     sort: str,
@@ -336,7 +341,7 @@ def watch(
       1  DynamoDB refused a read
     """
     locks = Locks(place.model())
-    read = _reader(locks, keys, prefix)
+    read = _reader(locks, keys, range_key, prefix)
     try:
         if on_terminal() and not as_json:
             _live(_Watching(read, interval), View(place, sort, zone))
@@ -346,9 +351,11 @@ def watch(
         return
 
 
-def _reader(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list[Lock]]:
+def _reader(
+    locks: Locks, keys: Iterable[str], range_key: str | None, prefix: str
+) -> Callable[[], list[Lock]]:
     """Return a function that reads the watched locks once."""
-    rows = rows_of(locks, keys, prefix)
+    rows = rows_of(locks, keys, range_key, prefix)
     if rows:
         return lambda: locks.read_several(rows)
     return lambda: [lock for lock in locks.standing() if lock.key.startswith(prefix)]

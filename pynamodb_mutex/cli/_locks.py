@@ -226,10 +226,7 @@ class Locks:
         """
         if self.in_rows:
             if (range_key is None) != (self._range is None):
-                # `ls` and `watch` have no such option
-                has = (
-                    "a range key: show, wait and release take it" if self._range else "no range key"
-                )
+                has = "a range key: give it" if self._range else "no range key"
                 msg = f"{self._model.__name__} has {has}"
                 raise click.BadParameter(msg, param_hint="--range-key")
             given = zip(self._keys(), (key, range_key or ""), strict=False)
@@ -472,18 +469,20 @@ def locks_of(place: Place, *, once: bool) -> Locks:
     return Locks(place.once_model(), of_once=True) if once else Locks(place.model())
 
 
-def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:
+def rows_of(locks: Locks, keys: Iterable[str], range_key: str | None, prefix: str) -> list[RawItem]:
     """Return the primary keys of the named locks, each once; none if no KEY was given.
 
     Raises:
-        click.UsageError: If a prefix was given too, or more KEYs than one request reads.
+        click.UsageError: If a prefix was given too, a range key without a KEY, or more KEYs than one request reads.
     """
     unique = list(dict.fromkeys(keys))
+    if range_key is not None and not unique:
+        raise click.UsageError("give a KEY with --range-key")
     if unique and prefix:
         raise click.UsageError("give KEYs, or --prefix")
     if len(unique) > MOST_READ:
         raise click.UsageError(f"give up to {MOST_READ} KEYs, or --prefix")
-    return [locks.row(key) for key in unique]
+    return [locks.row(key, range_key) for key in unique]
 
 
 range_option = click.option(

@@ -24,7 +24,6 @@ from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import timedelta
 
     from pynamodb_mutex._dynamodb.store import Store
     from pynamodb_mutex._operations.effects import Operation
@@ -63,17 +62,17 @@ def _expiring(process: Process, store: Store, options: LockOptions) -> Operation
 
 @overload
 def held_elsewhere(
-    key: str, *, owner: str = ..., lease: float | timedelta = ...
+    key: str, *, owner: str = ..., lease: float = ...
 ) -> AbstractContextManager[LockItem]: ...
 @overload
 def held_elsewhere(
-    key: Any, *, owner: str = ..., lease: float | timedelta = ..., model: type[M]
+    key: Any, *, owner: str = ..., lease: float = ..., model: type[M]
 ) -> AbstractContextManager[M]: ...
 def held_elsewhere(
     key: Any,
     *,
     owner: str = "elsewhere",
-    lease: float | timedelta = 30.0,
+    lease: float = 30.0,
     model: type[Model] = LockItem,
 ) -> AbstractContextManager[Model]:
     """Hold a key, or a row, for the length of a block as if another process did. Breaks any other claim first.

@@ -54,7 +54,7 @@ def run_elsewhere(
     *,
     payload: Any = None,
     owner: str = "elsewhere",
-    lease: float | timedelta = 30.0,
+    lease: float = 30.0,
     model: type[OnceItem] = OnceItem,
 ) -> Iterator[None]:
     """Let a run of a key of `~pynamodb_mutex.once` be under way for the length of a block. Replaces a result, and any run.

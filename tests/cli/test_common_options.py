@@ -91,7 +91,7 @@ def failure(*args, **more):
         (("--model", f"{__name__}:Kept", "ls"), "keeps its locks in LockItem"),
         ((*ORDER, "create-table"), "is a model of rows"),
         ((*ORDER, "show", "a"), "Order has a range key"),
-        ((*ORDER, "watch", "a"), "Order has a range key: show, wait and release take it"),
+        ((*ORDER, "watch", "a"), "Order has a range key: give it"),
         ((*ORDER, "show", "a", "--range-key", "x"), "is not a number"),
         ((*BLOB, "show", "AQ==", "--range-key", "1"), "no range key"),
         ((*BLOB, "show", "A"), "is not base64"),
@@ -99,6 +99,8 @@ def failure(*args, **more):
         ((*SHARD, "show", "a", "--range-key", "x"), "is not a number"),
         ((*SHARD, "run", "a", "true"), "ShardLock.shard is a range key: give range_key"),
         ((*SHARD, "run", "a", "--range-key", "x", "--", "true"), "is not a number"),
+        ((*SHARD, "ls", "a"), "ShardLock.shard is a range key: give range_key"),
+        ((*SHARD, "ls", "--range-key", "7"), "give a KEY with --range-key"),
         (("ls", "a", "--prefix", "b"), "give KEYs, or --prefix"),
         (("ls", *map(str, range(101))), "give up to 100 KEYs"),
         (("ls", "--sort", "no"), "--sort"),
@@ -190,6 +192,8 @@ def test_lock_table_whose_range_keys_are_given_lock_by_lock(made):
         assert [(lock["key"], lock["range_key"]) for lock in found] == [("a", "7"), ("a", "8")]
         assert cli(*SHARD, "ls").stdout.splitlines()[1].startswith("a 7\tme\t")
         assert json_of(*SHARD, "show", "a", "--range-key", "7.0")["owner"] == "me"
+        found = json_of(*SHARD, "ls", "a", "b", "--range-key", "7")
+        assert [(lock["key"], lock["state"]) for lock in found] == [("a", "held"), ("b", "free")]
         done = cli(*SHARD, "wait", "a", "--range-key", "7", "--timeout", "0", code=75)
         assert done.stderr.startswith("'a 7' is still held by ")
         freed = json_of(*SHARD, "release", "a", "--range-key", "7", "--force", "--yes")
@@ -207,6 +211,7 @@ def test_model_of_rows_with_a_range_key(made, table):
         assert [lock] == json_of(*ORDER, "ls")
         assert (lock["key"], lock["range_key"], lock["owner"]) == ("alice", "7", "me")
         assert cli(*ORDER, "ls").stdout.splitlines()[1].startswith("alice 7\tme\t")
+        assert json_of(*ORDER, "ls", "alice", "--range-key", "7")[0]["owner"] == "me"
         (lock,) = json_of("--model", "pynamodb_mutex:LockItem", "ls")
         assert lock["key"] == "a"
         found = json_of(*ORDER, "show", "alice", "--range-key", "7.0")

@@ -4,17 +4,23 @@ import asyncio
 import json
 import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pynamodb import attributes as types
+from row_models import Account
 from test_lock_item import subclass
+from this_process import QueueFor
+from waits import until
 
 from pynamodb_mutex import (
     InvalidKeyError,
     InvalidTicketError,
     Mutex,
     MutexAlreadyHeldError,
+    MutexError,
+    MutexLostError,
     MutexTimeoutError,
     Semaphore,
     synchronized,
@@ -112,6 +118,9 @@ def test_range_key_where_there_is_none_or_none_where_there_is_one(shards):
     ):
         with pytest.raises(TypeError, match="unexpected keyword argument 'range_key'"):
             make()
+    for several in (Mutex.any_of, Mutex.for_keys):
+        with pytest.raises(InvalidKeyError, match="of several keys, to a Mutex for each"):
+            several(["c"], model=shards)
 
 
 def test_default_is_used_where_no_range_key_is_given(engine):
@@ -170,6 +179,99 @@ def test_group_of_locks_with_one_hash_key(shards):
         with Mutex.for_keys(locks[::-1]) as again:
             assert again.fencing_tokens == group.fencing_tokens
         assert Mutex.for_key("c", range_key="s2", model=shards).acquire(blocking=False) is False
+
+
+def test_any_of_locks_with_one_hash_key(shards):
+    def both(**options):
+        each = [Mutex.for_key("c", range_key=f"s{n}", model=shards, owner=f"w{n}") for n in (1, 2)]
+        return Mutex.any_of([*each, each[0]], **options)
+
+    mutex = both(lease=60)
+    assert (mutex.keys, mutex.key, mutex.range_key) == (("c s1", "c s2"), "any of c s1, c s2", None)
+    with held_elsewhere(("c", "s1"), model=shards), mutex:
+        # it keeps its own options
+        assert (mutex.key, mutex.range_key, mutex.owner) == ("c", "s2", "w2")
+        assert mutex.remaining <= 30
+        assert "'c s2' in " in repr(mutex)
+        assert names(shards.held("c")) == [("c", "s1"), ("c", "s2")]
+        with pytest.raises(MutexTimeoutError, match="'any of c s1, c s2' was not free"):
+            both(timeout=0).__enter__()
+        with pytest.raises(TypeError, match=r"which of 'c s1', 'c s2'\?"):
+            mutex.force_release()
+        # a release hands over the lock that was held, and not the other one of its hash key
+        with ThreadPoolExecutor() as pool:
+            waiter = both(poll=(50, 50))
+            waiting = pool.submit(waiter.acquire, timeout=20)
+            rows = frozenset(f"{shards.Meta.table_name}/c/s{n}" for n in (1, 2))
+            until(lambda: QueueFor(shards, rows).in_the_way)
+            released = time.monotonic()
+            mutex.release()
+            assert waiting.result()
+            assert time.monotonic() == released
+        assert (waiter.range_key, waiter.fencing_token) == ("s2", mutex.fencing_token + 1)
+        waiter.release()
+        mutex.acquire()
+    assert list(shards.held("c")) == []
+
+
+def test_any_of_locks_with_options_of_their_own(table):
+    told = []
+    own = Mutex.for_key(
+        "a", lease=50, delete_on_release=True, on_lost=lambda mutex: told.append(("own", mutex))
+    )
+    given = {"on_lost": lambda mutex: told.append(("given", mutex)), "data": [1]}
+    for keys, is_own in (([own], True), (["b"], False)):
+        mutex = Mutex.any_of(keys, **given)
+        mutex.acquire()
+        assert (mutex.remaining > 40, mutex.data) == (is_own, None if is_own else [1])
+        if is_own:
+            mutex.renew()
+            with pytest.raises(MutexError, match="delete_on_release"):
+                mutex.fencing_token  # noqa: B018 - a property
+            with pytest.raises(MutexError, match="delete_on_release"):
+                mutex.renew(data=1)
+        else:
+            mutex.renew(data=2)
+        table.force_release(mutex.key)
+        with pytest.raises(MutexLostError):
+            mutex.release()
+        expected = [("own", mutex), ("given", mutex)][not is_own :]
+        until(lambda: told == expected)  # noqa: B023 - called here
+        told.clear()
+    with Mutex.any_of([own, "b"]) as mutex:
+        assert table.count(mutex.key) == 1
+
+
+def test_what_cannot_be_any_of_several(shards):
+    one = Mutex.for_key("a")
+    shard = Mutex.for_key("c", range_key="s1", model=shards)
+    for wrong, error, text in (
+        ([one, Semaphore.for_key("a", permits=1)], TypeError, "any_of takes keys, and mutexes on"),
+        ([one, shard], ValueError, "keys of one lock table, all by the same model"),
+        ([shard, "c"], ValueError, "keys of one lock table"),
+        ([one, Mutex.for_key("a", lease=7)], ValueError, "'a' comes twice, with different options"),
+        ([Mutex.for_key("a", fair=True)], TypeError, "fair=True"),
+        ([Mutex.for_key("a", must_exist=True)], TypeError, "must_exist=True is for one key"),
+        ([Account.locked("a")], TypeError, "model must be LockItem or a subclass"),
+    ):
+        with pytest.raises(error, match=text):
+            Mutex.any_of(wrong)
+    for option in ("fair", "must_exist"):
+        with pytest.raises(TypeError, match=f"{option}=True"):
+            Mutex.any_of([one], **{option: True})
+
+
+def test_any_of_in_a_task(shards):
+    async def work():
+        each = [Mutex.for_key("c", range_key=f"s{n}", model=shards) for n in (1, 2)]
+        async with AsyncMutex.any_of(iter(each), cancel_on_loss=True) as mutex:
+            shards.force_release("c", mutex.range_key)
+            with pytest.raises(MutexLostError):
+                await mutex.renew()
+            await asyncio.sleep(60)
+
+    with pytest.raises(MutexLostError):
+        asyncio.run(work())
 
 
 def test_synchronized_makes_the_range_key_from_the_arguments(shards):

@@ -80,8 +80,9 @@ class HandleJudge(Observer):
         self._believers: dict[Place, list[Watch]] = {}
         # the watch that has believed in a token first
         self._given: dict[str, Watch] = {}
-        # where a claim was, and when it ended there; what has ended claims in a row: when, and as which cause of a loss
-        self._gone: dict[str, tuple[Place, float]] = {}
+        # of acquisitions whose claim is not in its row any more, and when that ended; what has ended claims in a row: when, and
+        # as which cause of a loss
+        self._gone: dict[str, tuple[Term, float]] = {}
         self._causes: dict[Place, list[tuple[float, str]]] = {}
         # by the id of a request: claims that it has prolonged, and until when
         self._prolonged: dict[int, list[tuple[str, float]]] = {}
@@ -242,7 +243,7 @@ class HandleJudge(Observer):
         term = self._terms.pop(old.token or "", None) if old.end is not None else None
         if term is None:
             return
-        self._gone[old.token or ""] = place, self._world.now
+        self._gone[old.token or ""] = term, self._world.now
         if breaks:
             term.broken_at, term.broken_by = self._world.now, self._world.network.applying
             self._broken_terms[old.token or ""] = term
@@ -258,7 +259,7 @@ class HandleJudge(Observer):
         # the copy of a transaction is known by its token, and the answer to it shows what was so before
         is_old = is_repeated and exchange.operation == "TransactWriteItems"
         for token, until in self._prolonged.pop(id(exchange), ()):
-            term = self._terms.get(token)
+            term = self._last_term(token)
             # the answer to a copy may show another end, of a renewal that was sent meanwhile
             if term is not None and (is_old or not (is_repeated and token in self._renewed())):
                 term.renewed = max(term.renewed, (exchange.sent, until))
@@ -461,6 +462,10 @@ class HandleJudge(Observer):
         """Return what is known of the claims with these tokens that are in their rows."""
         return [self._terms[token] for token in tokens if token in self._terms]
 
+    def _last_term(self, token: str) -> Term | None:
+        """Return what is known of the claim with this token, also if it is not in its row any more."""
+        return self._terms.get(token) or self._gone.get(token, (None, 0.0))[0]
+
     def _is_believed(self, token: str) -> bool:
         """Return whether a handle says that it is held by an acquisition; not of a process whose clock has stood still."""
         term = self._terms.get(token)
@@ -480,8 +485,9 @@ class HandleJudge(Observer):
             causes = {
                 cause
                 for token in watch.last
-                for place, since in [self._gone.get(token, (None, 0.0))]
-                for when, cause in self._causes.get(place, ())
+                if token in self._gone
+                for term, since in [self._gone[token]]
+                for when, cause in self._causes.get(term.place, ())
                 if when >= since
             }
             # whoever has ended it by a request whose answer is lost, or late, finds what others have done since

@@ -38,10 +38,8 @@ class PromiseJudge(HandleJudge):
             self._check_in_time(watch)
             has_released = is_released and not self._was_among_all(watch)
             if has_released and watch.began <= watch.since < math.inf:
-                # it was not lost if a request has released it whose answer came after its lease
-                is_right = watch.loss is None or not self._left.isdisjoint(watch.last)
                 what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
-                self._ask("I6 error", is_right, what)
+                self._ask("I6 error", watch.loss is None, what)
         super().section_ends(is_released=is_released)
 
     def _note_belief(self, watch: Watch) -> None:
@@ -162,8 +160,8 @@ class PromiseJudge(HandleJudge):
             is_once = watch.losses == 1 or len(own) > 1
             self._ask("I6 on_lost", is_once, f"{what} twice")
             if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
-                # while a write that unlocks is under way nobody believes, and the claim is renewed
-                terms = self._terms_of(watch.last)
+                # While a write that unlocks is under way nobody believes, and the claim is renewed until it is applied.
+                terms = filter(None, map(self._last_term, watch.last))
                 late = now - max([watch.until, *(term.renewed[1] for term in terms)])
                 self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
             return

@@ -311,7 +311,7 @@ class Acquisition(Attempt[HeldClaim]):
     def _frees_at(self, queue: Queue) -> float:
         """Return the local time from which the lock is free unless it is renewed, as far as is known."""
         local = queue.holder
-        return min(math.inf if local is None else local.ends, self.free_at)
+        return min(math.inf if local is None else local.expires, self.free_at)
 
     @property
     def free_at(self) -> float:

@@ -123,7 +123,7 @@ class Guard:
             row: The row; empty if there is none.
             maybe_applied: Whether an attempt may have been applied.
         """
-        claim = self.claim
+        claim, now = self.claim, self.claim.shared.now
         shown_claim = claim.store.layout.claim(row)
         last = self._renewals[-1].end if self.renews else None
         verdict = outcome.guarded_write(
@@ -131,7 +131,7 @@ class Guard:
             GuardedWrite(self.number, last, self.deletes),
             shown_claim,
             row_is_gone=not row,
-            may_delete=maybe_applied and claim.stands_at(claim.shared.now),
+            may_delete=maybe_applied and claim.stands_at(now) and claim.ends > now,
         )
         if verdict is Verdict.APPLIED:
             # An earlier attempt was applied, with an earlier end than the last one proposed: the lease counts from
@@ -191,9 +191,11 @@ class Guard:
         if self.ends:
             # A write in doubt may have released the lock: then this does not count as held, and a release of it that is
             # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
-            doubt = in_doubt or self._was_in_doubt
+            doubt, together = in_doubt or self._was_in_doubt, self.claim.together
             self.claim.change(Change.UNANSWERED if doubt else Change.NOT_UNLOCKED)
-            self.claim.shared.schedule.refresh(self.claim.together)  # as above
+            # Its lease may have ended by now, or little may be left. Neither counted while the write was under way, so it may
+            # not be scheduled any more: hence no refresh.
+            together.shared.schedule.add(together, together.due())
 
 
 class Refusal(NamedTuple):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import Call, Delivery, LockEvent, Log
-from pynamodb_mutex._operations.states import STANDING, TRANSITIONS, Belief, Change, State
+from pynamodb_mutex._operations.states import EXPIRING, STANDING, TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim, date_of
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
@@ -215,8 +215,7 @@ class Held(ABC):
         if self.is_over:
             return math.inf
         # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
-        ends = self.ends
-        due = min(ends, self.plan.due(ends))
+        due = min(self.plan.due(self.ends), *(claim.expires for claim in self.unreleased))
         return due if self.in_danger else min(due, self.danger_at)
 
     def is_to_be_renewed(self) -> bool:
@@ -419,6 +418,12 @@ class HeldClaim(Held):
         return self.own.ends(self.store.connection.server.bounds)
 
     @property
+    def expires(self) -> float:
+        """Local time from which the end of the lease counts; infinity while a write that releases it is under way."""
+        # Nobody believes in it then; and if the write turns out to be applied, it was released, however late the answer.
+        return math.inf if self.belief.state is State.ENDING else self.ends
+
+    @property
     def danger_at(self) -> float:
         """Local time from which too little is left of the lease; infinity if nobody is to be notified of that."""
         options = self.options
@@ -446,7 +451,7 @@ class HeldClaim(Held):
         It has not ended as far as is known, though a write whose answer is missing may have released it.
         """
         is_standing = self.belief.state in STANDING and not self.shared.inherited
-        return is_standing and self.ends > now
+        return is_standing and self.expires > now
 
     def held_at(self, now: float) -> bool:
         """Return whether this holder may believe that it holds the lock at a local time."""
@@ -490,7 +495,7 @@ class HeldClaim(Held):
 
     def _loss_at(self, now: float) -> Loss | None:
         belief = self.belief  # read once: another thread may replace it
-        if belief.loss is not None or self.is_over or self.ends > now:
+        if belief.state not in EXPIRING or self.shared.inherited or self.ends > now:
             return belief.loss
         return Loss.UNREACHABLE if self.together.is_unanswered else Loss.EXPIRED
 
@@ -704,13 +709,9 @@ class HeldClaim(Held):
         self.leave_queue()
 
     def note_end(self) -> None:
-        """Note the loss if the lease has ended; not while the claim is only CONFIRMED.
-
-        The answer to an acquiring write may be so late that the lease has ended. Before the lock is given to the
-        caller, a renewal finds out whether it is still ours; until then nobody has lost anything.
-        """
+        """Note the loss if the lease has ended, and the state is one in which that is a loss."""
         loss = self._loss_at(self.shared.now)
-        if loss is not None and self.belief.state in STANDING - {State.CONFIRMED}:
+        if loss is not None and self.belief.loss is None:
             self.lose(loss)
 
     def abandon(self) -> None:

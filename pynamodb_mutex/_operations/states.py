@@ -47,7 +47,7 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.CONFIRMED, Change.BEGIN): State.HELD,
     (State.CONFIRMED, Change.RELEASE): State.RELEASED,
     # No caller has this claim yet, so the loss is not reported (see `HeldClaim._note_loss`). Only a row that is not
-    # ours causes it here, never the end of the lease (see `HeldClaim.note_end`).
+    # ours causes it here, never the end of the lease (see `EXPIRING`).
     (State.CONFIRMED, Change.LOSS): State.LOST,
     (State.HELD, Change.RELEASE): State.RELEASED,
     (State.IN_DOUBT, Change.RELEASE): State.RELEASED,
@@ -65,7 +65,7 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.ENDING, Change.UNLOCKED): State.RELEASED,
     # A later request shows it: the row does not carry our claim any more.
     (State.IN_DOUBT, Change.UNLOCKED): State.RELEASED,
-    # The lease ended while the write was under way: the loss is noted, and then the write turns out to be applied.
+    # Of several claims another one was lost while the write was under way, and then the write turns out to be applied.
     (State.LOST_IN_DOUBT, Change.UNLOCKED): State.RELEASED,
     (State.LOST_IN_DOUBT, Change.NOT_UNLOCKED): State.LOST,
     (State.ENDING, Change.NOT_UNLOCKED): State.HELD,
@@ -87,6 +87,14 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
 
 STANDING = frozenset({State.CONFIRMED, State.HELD, State.ENDING, State.IN_DOUBT})
 """The states in which our claim may be in its row, as far as is known."""
+
+EXPIRING = frozenset({State.HELD, State.IN_DOUBT})
+"""The states in which the end of the lease is a loss.
+
+CONFIRMED is none of them. The answer to an acquiring write may be so late that the lease has ended. Before the lock is given
+to the caller, a renewal finds out whether it is still ours; until then nobody has lost anything. Nor is ENDING: the write that
+is under way may have released the lock before the end, and by its outcome it is known whether anything was lost.
+"""
 
 
 class Belief:

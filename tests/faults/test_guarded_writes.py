@@ -23,10 +23,21 @@ from pynamodb.exceptions import (
 )
 from row_models import save, update
 from sent_requests import REFUSALS, TRANSACT, assert_changes_nothing
-from signal_receivers import OnLost
+from signal_receivers import OnLost, hearing
+from this_process import scheduled
 
 from dev import faultproxy as net
-from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, late, throttle
+from dev.faultproxy import (
+    after,
+    apply_then_500,
+    delay,
+    delay_answer,
+    deny,
+    drop_answer,
+    drop_request,
+    late,
+    throttle,
+)
 from pynamodb_mutex import (
     Loss,
     MutexAlreadyHeldError,
@@ -272,6 +283,18 @@ def test_delete_of_a_row_that_was_made_anew_before_the_repeat_is_unknown(written
     assert written.content[1] == "old"
 
 
+@by("row alone delete")
+def test_delete_of_a_row_that_the_next_holder_deletes_before_the_repeat_is_unknown(written):
+    written.acquire(auto_renew=False, lease=3)
+
+    def take_and_delete():
+        time.sleep(5)
+        written.taken().row.delete()
+
+    written.proxy.next(drop_request(), after(take_and_delete), op=written.op)
+    assert_lost(written, None)
+
+
 def unlocked_in_doubt(row_scene, **options):
     """Unlock by a write that the network keeps, and give up; return it, and the row."""
     kept = late()
@@ -388,6 +411,58 @@ def test_nobody_believes_after_ctrl_c_while_a_write_that_unlocks_is_under_way(ro
     other = row_scene.taken()
     row.row_lock.release()
     assert other.held
+
+
+@by(*UNLOCKING, *those(DELETING, "row"))
+@pytest.mark.parametrize("in_time", [True, False])
+def test_write_that_ends_a_claim_and_is_answered_after_the_lease_is_no_loss(
+    written, in_time, on_lost
+):
+    slow = delay_answer if in_time else delay
+    with hearing(written.scene.key) as heard:
+        written.acquire(auto_renew=False, lease=3, on_lost=on_lost)
+        written.proxy.next(slow(5), op=written.op)
+        written.write(**({} if written.deletes else UNLOCK))
+        time.sleep(1)
+    assert written.applied() == [True]
+    assert (written.lock.held, written.lock.loss, on_lost.calls) == (False, None, [])
+    assert heard.names == ["acquired", "released"]
+
+
+@by(*UNLOCKING)
+@pytest.mark.parametrize("answer", ["refused", "none"])
+def test_lease_that_ends_under_a_write_that_does_not_unlock_is_a_loss_once_that_is_known(
+    written, answer, on_lost
+):
+    written.acquire(auto_renew=False, lease=3, on_lost=on_lost)
+    lock, said = written.lock, []
+
+    def end():
+        time.sleep(5)
+        said.append((lock.held, lock.loss, len(on_lost.calls), scheduled()))
+
+    written.proxy.next(after(end) if answer == "refused" else drop_request(end), op=written.op)
+    condition = written.model.balance == 77
+    with pytest.raises(PynamoDBException) as raised:
+        written.write(**UNLOCK, condition=condition)
+    assert raised.type is not MutexLostError
+    assert said == [(False, None, 0, [])]
+    assert on_lost.wait()[1] is Loss.EXPIRED
+    assert (lock.held, lock.loss, len(on_lost.calls)) == (False, Loss.EXPIRED, 1)
+
+
+def test_waiter_does_not_spin_while_a_write_that_unlocks_has_no_answer_after_the_lease(
+    row_scene, pool
+):
+    row = row_scene.locked(auto_renew=False, lease=3)
+    row_scene.proxy.next(delay_answer(20), op=row_scene.op("save"))
+    saving = pool.submit(save, row, unlock=True)
+    time.sleep(1)
+    other = row_scene.taken(lease=60)
+    assert pool.submit(row_scene.lock(timeout=15).acquire).result() is False
+    assert len(row_scene.proxy.of("GetItem")) < 60  # not a hundred a second
+    saving.result()
+    assert (row.row_lock.lost, other.held) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,20 @@ from dataclasses import replace
 import pytest
 from operations_by_hand import Driven
 from pynamodb.exceptions import TransactWriteError
-from row_models import add_unread, update
+from row_models import add_unread, save, update
 from sent_requests import TRANSACT, kinds, that
-from signal_receivers import OnLost
+from signal_receivers import OnLost, hearing
 from two_clients import Keys, Rows, held
 
 from dev import faultproxy as net
-from dev.faultproxy import apply_then_500, drop_answer, drop_request, stall, throttle
+from dev.faultproxy import (
+    apply_then_500,
+    delay_answer,
+    drop_answer,
+    drop_request,
+    stall,
+    throttle,
+)
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import renew_in_background
 
@@ -133,6 +140,44 @@ def test_transaction_of_rows_whose_answer_is_lost_is_applied_once(rows, lose, un
         assert [*believed, locks.held] == [not unlock] * 2
         assert rows.scene.applied(TRANSACT) == [True, True, False, False]
     assert rows.balances == [1, 1, 1]
+    assert all(rows.free())
+
+
+def test_transaction_that_unlocks_and_is_answered_after_the_lease_is_no_loss(rows):
+    on_lost = OnLost()
+    locks = held(rows.locks(lease=3, auto_renew=False, on_lost=on_lost))
+    rows.scene.proxy.next(delay_answer(5), op=TRANSACT)
+    add_unread(rows, locks, unlock=True)
+    time.sleep(1)
+    assert (locks.held, locks.loss, on_lost.calls) == (False, None, [])
+
+
+def test_others_are_renewed_beyond_the_end_of_one_that_a_write_without_an_answer_unlocks(rows):
+    locks = rows.locks(lease=3)
+    with locks as (first, *others):
+        rows.scene.proxy.next(delay_answer(10), op=rows.scene.op("save"))
+        save(first, unlock=True)
+        assert [row.row_lock.held for row in others] == [True, True]
+        assert rows.free() == [True, False, False]
+    assert not locks.lost
+
+
+def test_loss_of_another_while_a_write_that_unlocks_one_has_no_answer_is_its_end(rows):
+    locks = rows.locks()
+
+    def lose():
+        rows.force(2)
+        with pytest.raises(MutexLostError):
+            locks.renew()
+
+    def work():
+        with locks as (first, *_):
+            rows.scene.proxy.next(drop_answer(then=lose), op=rows.scene.op("save"))
+            save(first, unlock=True)
+
+    with hearing(rows.keys[0]) as heard, pytest.raises(MutexLostError):
+        work()
+    assert heard.names == ["acquired", "lost"]
     assert all(rows.free())
 
 

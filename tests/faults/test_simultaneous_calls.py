@@ -239,21 +239,23 @@ def test_lock_that_a_write_may_still_release_is_not_won_back(row_scene, on_lost,
     row = row_scene.locked(auto_renew=False, lease=3, on_lost=on_lost)
     lock = row.row_lock
 
-    def expire():
+    def renew():
         time.sleep(4)
-        assert lock.loss is Loss.EXPIRED
-        with pytest.raises(MutexLostError):
-            lock.renew()
+        lock.renew()
+        assert not lock.held
 
     if lands == "late":
-        row_scene.proxy.next(after(expire), op="PutItem")
+        row_scene.proxy.next(after(renew), op="PutItem")
         save(row, unlock=True)
     else:
         kept = late()
         row_scene.proxy.next(kept, deny(), op="PutItem")
         with pytest.raises(PynamoDBException):
             save(row, unlock=True)
-        expire()
+        time.sleep(4)
+        assert lock.loss is Loss.EXPIRED
+        with pytest.raises(MutexLostError):
+            lock.renew()
         assert kept.apply().status == 200
         with pytest.raises(MutexLostError):
             lock.release()
@@ -293,13 +295,13 @@ def test_write_that_finds_another_holder_after_the_end_of_the_lease_says_so(row_
 
     def take():
         time.sleep(5)
-        assert row.row_lock.loss is Loss.EXPIRED
         row_scene.taken()
 
     row_scene.proxy.next(after(take), op="PutItem")
     with pytest.raises(MutexLostError) as raised:
         save(row, unlock=True)
     assert (raised.value.loss, raised.value.owner) == (Loss.TAKEN, "other")
+    assert on_lost.wait()[1] is Loss.TAKEN
 
 
 @pytest.mark.parametrize("call", ["renew", "ensure_held"])

@@ -85,6 +85,7 @@ def size(
 
 FOUND = {
     "hand-over to a waiter that has given up, and waits for another key": 68362104086,
+    "end of a lease whose claim a write without an answer had ended": 930842890,
     "copy of a write that is applied in a row that was deleted and made anew": 3000002325,
     "waiter behind one of its process that polls more rarely": 3000000015,
     "lock of two threads that each loses": 3000001062,
@@ -125,7 +126,7 @@ FOUND = {
     "release that counts as made after its lease": 10000009645,
     "payload that a release writes into a row that is deleted": 8000101200,
 }
-"""What seeds of long runs have found, by its cause: the first a defect of the library, the others mistakes of the judge."""
+"""What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 
 
 FOUND_OF_ONCE = {

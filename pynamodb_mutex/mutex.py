@@ -179,7 +179,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 `position`. Not guaranteed: an order relative to waiters that do not set it.
             hold_at_least: Seconds, or a timedelta, from the acquisition for which nobody else gets the lock, also if it is released sooner:
                 such a release keeps the claim in the row, not renewed and held by nobody, until that time. None for no
-                such time. Not guaranteed: anything if the holder dies, for the lock is free after its lease then.
+                such time. Not guaranteed: anything if the holder dies or its release meets no answer: the lock is
+                free after its lease then.
             on_danger: Called with the mutex, on a thread of its own, when less than ``danger`` seconds of the lease
                 are left, and renewal has not helped, or there is none. Once, and again after a renewal that was
                 applied. Not guaranteed: that it comes before the loss if the process stands still meanwhile.

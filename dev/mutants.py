@@ -22,8 +22,8 @@ from mutmut.mutation import file_mutation, mutators, trampoline
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 
-ALL = ("pynamodb_mutex._protocol.*", "pynamodb_mutex._dynamodb.requests.*")
-DRAWN = "pynamodb_mutex._operations."
+ALL = ("pynamodb_mutex._lock.protocol.*", "pynamodb_mutex._lock.dynamodb.requests.*")
+DRAWN = "pynamodb_mutex._lock.operations."
 ACCEPTED = Path(__file__).with_name("survivors.txt")
 NOTICED = {"killed", "timeout", "caught by type check"}
 

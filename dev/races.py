@@ -21,9 +21,9 @@ from types import SimpleNamespace
 import frontrun
 
 from pynamodb_mutex import LockItem
-from pynamodb_mutex._operations.effects import Wait, Wakeup
-from pynamodb_mutex._runtime import clock, run_on_thread, threads
-from pynamodb_mutex._runtime.process import Process
+from pynamodb_mutex._lock.operations.effects import Wait, Wakeup
+from pynamodb_mutex._lock.runtime import clock, run_on_thread, threads
+from pynamodb_mutex._lock.runtime.process import Process
 
 
 class Clock(clock.LocalClock):

@@ -10,8 +10,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._operations.options import Hints
-from pynamodb_mutex._runtime.release_all import release_all
+from pynamodb_mutex._admin.release_all import release_all
+from pynamodb_mutex._lock.operations.options import Hints
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
     InvalidRowError,

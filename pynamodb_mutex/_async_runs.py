@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynamodb_mutex._async_handles import AsyncTransaction, end_holding
-from pynamodb_mutex._decorated import check_function, is_async
-from pynamodb_mutex._handles import note_not_released, refusing
-from pynamodb_mutex._operations.options import made
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_in_task import run
+from pynamodb_mutex._lock.decorated import check_function, is_async
+from pynamodb_mutex._lock.handles import note_not_released, refusing
+from pynamodb_mutex._lock.operations.options import made
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._tasks.handles import AsyncTransaction, end_holding
+from pynamodb_mutex._tasks.run_in_task import run
 from pynamodb_mutex.runs import Once, Run
 
 if TYPE_CHECKING:

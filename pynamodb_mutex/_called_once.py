@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynamodb_mutex._decorated import Key, check_function, is_async
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._lock.decorated import Key, check_function, is_async
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.runs import Once, OnceItem
 

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pynamodb.models import Model
 
-from pynamodb_mutex._dynamodb.keys import row_name
-from pynamodb_mutex._handles import LockGroup
-from pynamodb_mutex._operations.acquire_several import read_rows
-from pynamodb_mutex._operations.options import made
-from pynamodb_mutex._operations.retry import retrying
-from pynamodb_mutex._operations.row_write import key_of, same
-from pynamodb_mutex._protocol.messages import shown, shown_all
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex._transactions import GuardedTransactWrite
+from pynamodb_mutex._lock.dynamodb.keys import row_name
+from pynamodb_mutex._lock.handles import LockGroup
+from pynamodb_mutex._lock.operations.options import made
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.protocol.messages import shown, shown_all
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._several.acquire import read_rows
+from pynamodb_mutex._writes.row_write import key_of, same
+from pynamodb_mutex._writes.transact_write import GuardedTransactWrite
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Unpack
 
-    from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._operations.attach import Ticket
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import Held, HeldClaim
-    from pynamodb_mutex._operations.options import LockOptions
+    from pynamodb_mutex._attach.attach import Ticket
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+    from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex.mutex import Options
 
 M = TypeVar("M", bound=Model)

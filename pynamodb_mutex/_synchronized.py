@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from pynamodb_mutex._decorated import (
+from pynamodb_mutex._lock.decorated import (
     Key,
     check_function,
     is_async,
     locked_calls,
     locked_coroutines,
 )
-from pynamodb_mutex._operations.options import check_options
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._lock.operations.options import check_options
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 

@@ -3,7 +3,7 @@
 Each object here contains one of the locks for threads, and runs its operations for a task. Requests are sent on at
 most 16 threads; waiting uses none. Works under any asyncio event loop, such as uvloop.
 
-The docstrings say only what differs for tasks. Cancellation is handled in `_async_handles`.
+The docstrings say only what differs for tasks. Cancellation is handled in `pynamodb_mutex._tasks`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pynamodb.models import Model
 
-from pynamodb_mutex._async_handles import AsyncLock, AsyncTransaction, to_be_awaited
-from pynamodb_mutex._handles import HandleOfOne
-from pynamodb_mutex._operations.attach import parse_ticket
-from pynamodb_mutex._operations.options import check_options
-from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._attach.attach import parse_ticket
+from pynamodb_mutex._lock.handles import HandleOfOne
+from pynamodb_mutex._lock.operations.options import check_options
+from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._row_locks import LockedRows, RowLock, RowLocks
+from pynamodb_mutex._tasks.handles import AsyncLock, AsyncTransaction, to_be_awaited
 from pynamodb_mutex.groups import Semaphore
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex, MutexGroup
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._async_handles import AsyncOptions
     from pynamodb_mutex._async_runs import AsyncOnce
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import HeldClaim
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._tasks.handles import AsyncOptions
 
 M = TypeVar("M", bound=Model)
 N = TypeVar("N", bound=Model)

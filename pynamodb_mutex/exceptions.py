@@ -10,8 +10,8 @@ from typing import Any
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._protocol.claim import Loss
-from pynamodb_mutex._protocol.messages import shown_owner
+from pynamodb_mutex._lock.protocol.claim import Loss
+from pynamodb_mutex._lock.protocol.messages import shown_owner
 
 __all__ = [
     "InvalidKeyError",

@@ -2,15 +2,15 @@
 
 `Mutex.for_keys` makes a `MutexGroup`, `RowLockMixin.locked_all` a `RowLocks`, `Mutex.any_of` an `AnyOf`. All but
 `Semaphore` are defined elsewhere, in `mutex` and `_row_locks`, and only exported here. How they are acquired is in
-`pynamodb_mutex._operations.acquire_several`.
+`pynamodb_mutex._several.acquire`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key, key_of
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._lock.dynamodb.keys import LONGEST_KEY, check_key, key_of
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._row_locks import LockedRows, RowLocks
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem

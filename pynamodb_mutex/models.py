@@ -2,7 +2,7 @@
 
 The model names the stored attributes, creates the table, and answers questions about a row as it was read. It does
 not acquire, renew or release: see `pynamodb_mutex.Mutex`. The conditional requests that do are built from the model's
-attributes in `pynamodb_mutex._dynamodb`.
+attributes in `pynamodb_mutex._lock.dynamodb`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex._dynamodb.connection import (
+from pynamodb_mutex._lock.dynamodb.connection import (
     CONNECT_TIMEOUT,
     POOL_CONNECTIONS,
     READ_TIMEOUT,
 )
-from pynamodb_mutex._dynamodb.keys import check_key, hash_key_of, key_of
-from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection, range_key_name
-from pynamodb_mutex._operations.options import check_reason, check_retention
-from pynamodb_mutex._operations.release import force, set_closed
-from pynamodb_mutex._operations.retry import learn_time, page_of_claims
-from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, date_of, made_at
-from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._runtime.process import current_process, lock_models
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection, range_key_name
+from pynamodb_mutex._lock.operations.options import check_reason, check_retention
+from pynamodb_mutex._lock.operations.release import force, set_closed
+from pynamodb_mutex._lock.operations.retry import learn_time, page_of_claims
+from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE, date_of, made_at
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.runtime.process import current_process, lock_models
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
 
 M = TypeVar("M", bound=Model)
 
@@ -232,7 +232,7 @@ class LockItem(Model):
             pynamodb.exceptions.TableError: If DynamoDB refuses the request, or an existing table has other
                 keys or another TTL attribute, or is being deleted.
         """
-        from pynamodb_mutex._dynamodb import create_table  # noqa: PLC0415 - seldom needed, slow to load
+        from pynamodb_mutex._admin import create_table  # noqa: PLC0415 - seldom needed, slow to load
 
         create_table.create(cls, wait=wait, options=create_table_options)
 
@@ -385,7 +385,7 @@ class LockItem(Model):
         Long labels are cut off, for an entry of the line takes at most 64 bytes. A waiter that died is listed until
         others pass it.
         """
-        from pynamodb_mutex._protocol.waiting_line import label_of  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._fair.waiting_line import label_of  # noqa: PLC0415 - seldom needed
 
         return [label_of(str(entry)) for entry in self.waiting or ()]
 

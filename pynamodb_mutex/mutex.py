@@ -1,8 +1,8 @@
 """Mutex: a lock on one key, on the first free one of several keys (`AnyOf`), or on several keys together.
 
 These classes check what the caller asks for and remember who has which acquisition. How a lock is acquired, renewed
-and released is in the modules of `pynamodb_mutex._operations` that have these names; properties and calls that all
-locks share are in `_handles`. `pynamodb_mutex.groups` exports the locks on several keys, and adds `Semaphore`.
+and released is in the modules of `pynamodb_mutex._lock.operations` that have these names; properties and calls that all
+locks share are in `pynamodb_mutex._lock.handles`. `pynamodb_mutex.groups` exports the locks on several keys, and adds `Semaphore`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
-from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
-from pynamodb_mutex._dynamodb.layout import serialize_attributes, serialize_data
-from pynamodb_mutex._handles import HandleOfOne, Lock, LockGroup, timeout_error
-from pynamodb_mutex._operations.acquire import Acquisition
-from pynamodb_mutex._operations.contender import Contender
-from pynamodb_mutex._operations.options import (
+from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of, row_key, row_name
+from pynamodb_mutex._lock.dynamodb.layout import serialize_attributes, serialize_data
+from pynamodb_mutex._lock.handles import HandleOfOne, Lock, LockGroup, timeout_error
+from pynamodb_mutex._lock.operations.acquire import Acquisition
+from pynamodb_mutex._lock.operations.contender import Contender
+from pynamodb_mutex._lock.operations.options import (
     FOREVER,
     LockOptions,
     as_seconds,
@@ -29,12 +29,12 @@ from pynamodb_mutex._operations.options import (
     check_timeout,
     made,
 )
-from pynamodb_mutex._operations.release import force, release
-from pynamodb_mutex._operations.retry import retrying
-from pynamodb_mutex._protocol.messages import shown, shown_all
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.operations.release import force, release
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.protocol.messages import shown, shown_all
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexError,
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
-    from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny, ContenderForAny
-    from pynamodb_mutex._operations.attach import Ticket
-    from pynamodb_mutex._operations.contender import Caller
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import HeldClaim
-    from pynamodb_mutex._operations.options import CommonOptions, Hints
+    from pynamodb_mutex._attach.attach import Ticket
+    from pynamodb_mutex._fair.acquire import FairAcquisition
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.operations.contender import Caller
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.operations.options import CommonOptions, Hints
+    from pynamodb_mutex._several.acquire import AcquisitionOfAny, ContenderForAny
 
     class Options(CommonOptions, total=False):
         """The options of `Mutex.for_key`, except the lock table."""
@@ -321,7 +321,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 ticket may then be used up.
             pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
         """
-        from pynamodb_mutex._operations.attach import parse_ticket  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._attach.attach import parse_ticket  # noqa: PLC0415 - seldom needed
 
         cls._called("attach", options)
         read = parse_ticket(ticket)
@@ -418,7 +418,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         contender = self._contender(who, blocks=blocks)
         if not self._options.fair:
             return Acquisition(contender, patience)
-        from pynamodb_mutex._operations.acquire_fairly import (  # noqa: PLC0415 - as above
+        from pynamodb_mutex._fair.acquire import (  # noqa: PLC0415 - as above
             FairAcquisition,
         )
 
@@ -482,7 +482,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
     def _attaching(self, ticket: Ticket, *, blocks: bool) -> Operation[HeldClaim | None]:
         """Acquire the lock that a ticket names; the next ``with`` block uses that acquisition."""
-        from pynamodb_mutex._operations.attach import Attachment  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._attach.attach import Attachment  # noqa: PLC0415 - seldom needed
 
         who = caller()
 
@@ -522,7 +522,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def _detaching(self, lease: float | timedelta | None) -> Operation[str]:
         if lease is not None:
             lease = check_lease(lease)
-        from pynamodb_mutex._operations.attach import detach  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._attach.attach import detach  # noqa: PLC0415 - seldom needed
 
         return detach(self._current("detach"), lease, self._raw_key)
 
@@ -574,7 +574,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def _renewing(self, lease: float | timedelta | None, data: Any = None) -> Operation[None]:
         if data is None:
             return super()._renewing(lease)
-        from pynamodb_mutex._operations.guarded_write import save_data  # noqa: PLC0415 - as below
+        from pynamodb_mutex._writes.guarded_write import save_data  # noqa: PLC0415 - as below
 
         serialized = self._payload("renew", data)
         return save_data(
@@ -621,7 +621,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         run(current_process(), self._saving_data(data))
 
     def _saving_data(self, data: Any) -> Operation[None]:
-        from pynamodb_mutex._operations.guarded_write import (  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._writes.guarded_write import (  # noqa: PLC0415 - seldom needed
             payload,
             save_data,
         )
@@ -650,9 +650,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             MutexError: With ``delete_on_release``, because nothing can be guarded then.
         """
         claim = self._current("transaction")
-        from pynamodb_mutex import _transactions  # noqa: PLC0415 - seldom needed, slow to load
+        from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
 
-        return _transactions.GuardedTransactWrite([claim])
+        return transact_write.GuardedTransactWrite([claim])
 
     def force_release(self) -> bool:
         """Break the claim that is on this key now, and no later one: see `LockItem.force_release`.
@@ -762,7 +762,7 @@ class AnyOf(Mutex):
         return tuple(each.name for each in self._alternatives)
 
     def _asking(self) -> Operation[bool]:
-        from pynamodb_mutex._operations.acquire_several import are_held  # noqa: PLC0415 - as above
+        from pynamodb_mutex._several.acquire import are_held  # noqa: PLC0415 - as above
 
         process = current_process()
         store = process.store(self._options.model)
@@ -784,7 +784,7 @@ class AnyOf(Mutex):
         return made(type(self), self._options, self._alternatives)
 
     def _contender(self, who: Caller, *, blocks: bool) -> ContenderForAny:
-        from pynamodb_mutex._operations.acquire_several import (  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._several.acquire import (  # noqa: PLC0415 - seldom needed
             ContenderForAny,
         )
 
@@ -795,7 +795,7 @@ class AnyOf(Mutex):
         )
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:
-        from pynamodb_mutex._operations.acquire_several import (  # noqa: PLC0415 - as above
+        from pynamodb_mutex._several.acquire import (  # noqa: PLC0415 - as above
             AcquisitionOfAny,
         )
 
@@ -855,9 +855,9 @@ class MutexGroup(LockGroup):
             MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
         """
         claims = self._current("transaction").unreleased
-        from pynamodb_mutex import _transactions  # noqa: PLC0415 - seldom needed, slow to load
+        from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
 
-        return _transactions.GuardedTransactWrite(claims)
+        return transact_write.GuardedTransactWrite(claims)
 
     def __enter__(self) -> Self:
         """Acquire the locks, as `acquire` does.

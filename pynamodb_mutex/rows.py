@@ -2,7 +2,7 @@
 
 `RowLockMixin` gives a model the lock's attributes and the methods that make locks, and replaces the methods that write
 a row. The locks themselves are in `_row_locks`. Which conditions a write gets is in
-`pynamodb_mutex._operations.row_write`; how a write is sent, and what a refusal means, in `guarded_write` and
+`pynamodb_mutex._writes.row_write`; how a write is sent, and what a refusal means, in `guarded_write` and
 `transaction` next to it.
 """
 
@@ -15,11 +15,15 @@ from pynamodb.constants import ATTRIBUTES, TRANSACT_DELETE, TRANSACT_PUT, TRANSA
 from pynamodb.exceptions import GetError, PynamoDBException
 from pynamodb.models import BatchWrite, Model
 
-from pynamodb_mutex._dynamodb.keys import row_key
-from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
-from pynamodb_mutex._operations.options import check_options, check_several, made
-from pynamodb_mutex._operations.retry import retrying
-from pynamodb_mutex._operations.row_write import (
+from pynamodb_mutex._lock.dynamodb.keys import row_key
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection
+from pynamodb_mutex._lock.operations.options import check_options, check_several, made
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.runtime.process import current_process, lock_models
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._row_locks import RowLock, RowLocks, options_of_row
+from pynamodb_mutex._writes.row_write import (
     GuardedRow,
     GuardOnly,
     NobodyHolds,
@@ -30,11 +34,7 @@ from pynamodb_mutex._operations.row_write import (
     name_of,
     same,
 )
-from pynamodb_mutex._operations.transaction import ProtectedItem, write_alone, write_together
-from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._row_locks import RowLock, RowLocks, options_of_row
-from pynamodb_mutex._runtime.process import current_process, lock_models
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._writes.transaction import ProtectedItem, write_alone, write_together
 from pynamodb_mutex.exceptions import InvalidRowError, MutexError, MutexNotHeldError
 from pynamodb_mutex.models import LockItem, check_stored_names, held_rows
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._dynamodb.store import Store
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import HeldClaim
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.store import Store
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex.mutex import Options
 
 M = TypeVar("M", bound="RowLockMixin")

@@ -3,7 +3,7 @@
 A `Once` is for one key. Whoever calls it first does the work, under a claim that is renewed as a lock is, and records the
 result in the row; whoever calls it later gets that result, by one request. `once` decorates functions in this way, and
 `pynamodb_mutex.aio.AsyncOnce` is for tasks. What is sent, and what an answer means, is decided in
-`pynamodb_mutex._operations.once`.
+`pynamodb_mutex._once.run`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamodb_mutex._decorated import check_function, check_result, is_async
-from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key
-from pynamodb_mutex._dynamodb.once_rows import OF_RUNS, OnceLayout, OnceRequests
-from pynamodb_mutex._handles import HandleOfOne, note_not_released, timeout_error
-from pynamodb_mutex._operations.once import (
+from pynamodb_mutex._lock.decorated import check_function, check_result, is_async
+from pynamodb_mutex._lock.dynamodb.keys import LONGEST_KEY, check_key
+from pynamodb_mutex._lock.handles import HandleOfOne, note_not_released, timeout_error
+from pynamodb_mutex._lock.operations.options import Made, as_seconds, check_duration, made
+from pynamodb_mutex._lock.protocol.claim import date_of
+from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
+from pynamodb_mutex._lock.runtime.callers import caller, take_last
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._once.rows import OF_RUNS, OnceLayout, OnceRequests
+from pynamodb_mutex._once.run import (
     Beginning,
     Record,
     Result,
@@ -32,12 +38,6 @@ from pynamodb_mutex._operations.once import (
     peek,
     state_of,
 )
-from pynamodb_mutex._operations.options import Made, as_seconds, check_duration, made
-from pynamodb_mutex._protocol.claim import date_of
-from pynamodb_mutex._protocol.messages import LONGEST_REASON, one_line, shown
-from pynamodb_mutex._runtime.callers import caller, take_last
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import (
     MutexError,
     NotRecordedError,
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._operations.acquire import Acquisition
-    from pynamodb_mutex._operations.contender import Caller
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import HeldClaim
-    from pynamodb_mutex._operations.once import Recording
-    from pynamodb_mutex._operations.options import LockOptions
-    from pynamodb_mutex._protocol.claim import Claim
-    from pynamodb_mutex._runtime.process import Process
+    from pynamodb_mutex._lock.operations.acquire import Acquisition
+    from pynamodb_mutex._lock.operations.contender import Caller
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.operations.options import LockOptions
+    from pynamodb_mutex._lock.protocol.claim import Claim
+    from pynamodb_mutex._lock.runtime.process import Process
+    from pynamodb_mutex._once.run import Recording
 
     P = ParamSpec("P")
 
@@ -430,11 +430,11 @@ class Run(HandleOfOne):
             MutexLostError: If the run has lost the key.
             MutexError: If there was a result before this call.
         """
-        from pynamodb_mutex import _transactions  # noqa: PLC0415 - seldom needed, slow to load
+        from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
 
         record = Record(self._undone("transaction"), self._terms.encoded(result))
         self._recordings.append(record.guard)
-        return _transactions.RecordingTransactWrite(record)
+        return transact_write.RecordingTransactWrite(record)
 
 
 class Once(Made):

@@ -18,7 +18,7 @@ import pytest
 from simulated_engine import simulated_engine
 
 from pynamodb_mutex import LockItem, models
-from pynamodb_mutex._dynamodb import connection
+from pynamodb_mutex._lock.dynamodb import connection
 from pynamodb_mutex.testing import (
     Engine,
     dynamodb_local,

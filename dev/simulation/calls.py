@@ -21,7 +21,7 @@ from pynamodb.exceptions import PynamoDBException
 import pynamodb_mutex
 from pynamodb_mutex import aio, groups, runs
 from pynamodb_mutex._async_runs import AsyncRun
-from pynamodb_mutex._runtime import callers
+from pynamodb_mutex._lock.runtime import callers
 
 if TYPE_CHECKING:
     import random

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._runtime.callers import acting_as, caller
+from pynamodb_mutex._lock.runtime.callers import acting_as, caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ for itself decides.
 
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
-design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._protocol.waiting_line`), "hold" for ``hold_at_least``,
+design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._fair.waiting_line`), "hold" for ``hold_at_least``,
 "closed" for a closed key, and "said" for what a handle says of its row. What must be true when a schedule has ended is checked in `schedule`.
 """
 
@@ -21,8 +21,8 @@ from dev.simulation.handles import DRIFT, LATE_FOR
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.promises import PromiseJudge
 from dev.simulation.world import EPOCH
-from pynamodb_mutex._protocol.waiting_line import address_of, id_of
-from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._fair.waiting_line import address_of, id_of
+from pynamodb_mutex._lock.runtime.callers import caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,9 +31,9 @@ from dev.simulation.once_judge import OnceJudge
 from dev.simulation.threads import installed
 from dev.simulation.world import EPOCH, Process, ViolationError, World
 from pynamodb_mutex import LockItem, signals
-from pynamodb_mutex._dynamodb.store import SHORTEST_RETENTION
-from pynamodb_mutex._operations.hints import NEXT
-from pynamodb_mutex._protocol.waiting_line import address_of, id_of
+from pynamodb_mutex._fair.hints import NEXT
+from pynamodb_mutex._fair.waiting_line import address_of, id_of
+from pynamodb_mutex._lock.dynamodb.store import SHORTEST_RETENTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -26,10 +26,11 @@ from dev.simulation import network
 from dev.simulation.datagrams import socket_of
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
-from pynamodb_mutex._dynamodb import create_table
-from pynamodb_mutex._runtime import callers, listener, run_on_thread, threads
-from pynamodb_mutex._runtime import process as of_runtime
-from pynamodb_mutex._runtime.clock import local_clock, replace_local_clock
+from pynamodb_mutex._admin import create_table
+from pynamodb_mutex._fair import listener
+from pynamodb_mutex._lock.runtime import callers, run_on_thread, threads
+from pynamodb_mutex._lock.runtime import process as of_runtime
+from pynamodb_mutex._lock.runtime.clock import local_clock, replace_local_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -53,7 +54,7 @@ def installed(world: World) -> Iterator[Any]:
         stack.enter_context(patch.object(listener, "socket", socket_of(world)))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
-        stack.enter_context(patch("pynamodb_mutex._async_handles.asyncio", AsyncIo(world)))
+        stack.enter_context(patch("pynamodb_mutex._tasks.handles.asyncio", AsyncIo(world)))
         stack.enter_context(patch.object(Connection, "client", property(_client_of)))
         stack.enter_context(patch.object(BaseClient, "_make_api_call", network.make_api_call))
         network.worlds.append(world)

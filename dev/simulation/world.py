@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from dev.simulation.table import Tables
-from pynamodb_mutex._operations.effects import Wait
-from pynamodb_mutex._protocol.server_time import DRIFT
-from pynamodb_mutex._runtime import process as of_runtime
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.clock import LocalClock
+from pynamodb_mutex._lock.operations.effects import Wait
+from pynamodb_mutex._lock.protocol.server_time import DRIFT
+from pynamodb_mutex._lock.runtime import process as of_runtime
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.clock import LocalClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pynamodb_mutex._dynamodb.store import Request
-    from pynamodb_mutex._operations.effects import Effect
-    from pynamodb_mutex._operations.events import Event
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Effect
+    from pynamodb_mutex._lock.operations.events import Event
 
 EPOCH = 1_800_000_000.0
 """Server time at the beginning of a world, in seconds since 1970; where a test does not need another."""

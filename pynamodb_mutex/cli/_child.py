@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pynamodb_mutex._protocol.claim import Loss
-from pynamodb_mutex._protocol.messages import escaped
-from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._lock.protocol.claim import Loss
+from pynamodb_mutex._lock.protocol.messages import escaped
+from pynamodb_mutex._lock.runtime.clock import local_clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
-    from pynamodb_mutex._handles import HandleOfOne
+    from pynamodb_mutex._lock.handles import HandleOfOne
     from pynamodb_mutex.cli._watchdog import Watchdog
 
 CANNOT_RUN = 126

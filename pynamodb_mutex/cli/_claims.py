@@ -2,7 +2,7 @@
 
 ``show`` and ``wait`` only read. ``release`` ends claims of other processes. Each of its writes is conditional on the
 claim that it has read and printed, because a person may take minutes to answer its question. How locks are read is in
-`_locks`; the request that breaks a claim is in `pynamodb_mutex._operations.release`.
+`_locks`; the request that breaks a claim is in `pynamodb_mutex._lock.operations.release`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import click
 from pynamodb.exceptions import PynamoDBException
 from rich.console import Console
 
-from pynamodb_mutex._operations.options import FOREVER, check_reason
-from pynamodb_mutex._operations.release import break_seen, set_closed
-from pynamodb_mutex._protocol.claim import FORCED_MARK, ObservedClaim
-from pynamodb_mutex._protocol.messages import escaped, one_line, shown, shown_owner
-from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
-from pynamodb_mutex._runtime.clock import read_clock
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._lock.operations.options import FOREVER, check_reason
+from pynamodb_mutex._lock.operations.release import break_seen, set_closed
+from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, ObservedClaim
+from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown, shown_owner
+from pynamodb_mutex._lock.protocol.schedule import next_wait, poll_at_end
+from pynamodb_mutex._lock.runtime.clock import read_clock
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, run
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
     CLOSED,
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime, tzinfo
 
-    from pynamodb_mutex._dynamodb.answers import Answer
-    from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._protocol.claim import Claim
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.protocol.claim import Claim
 
 NOT_FREE = 75
 """Exit code when the lock is still held after the timeout: EX_TEMPFAIL of sysexits.h."""

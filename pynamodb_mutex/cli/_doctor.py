@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pynamodb_mutex._dynamodb.create_table import keys_needed, keys_of
-from pynamodb_mutex._dynamodb.pynamodb_private import credentials_of
-from pynamodb_mutex._protocol.claim import YEAR_10000
-from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._runtime import clock as _clock
-from pynamodb_mutex._runtime.listener import family_of, local_address
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._admin.create_table import keys_needed, keys_of
+from pynamodb_mutex._fair.listener import family_of, local_address
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import credentials_of
+from pynamodb_mutex._lock.protocol.claim import YEAR_10000
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.runtime import clock as _clock
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli._exit_codes import FAILED
 from pynamodb_mutex.cli._output import json_option, on_terminal, print_json
 from pynamodb_mutex.cli._place import IF_NO_TABLE, AppCommand, Place, pass_place
@@ -43,7 +43,7 @@ from pynamodb_mutex.exceptions import InvalidKeyError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex.models import LockItem
 
 _STYLES = {

@@ -2,7 +2,7 @@
 
 ``template`` and ``policy`` only print: the table as code for CloudFormation, Terraform or the CDK, and what a role must
 allow. The IAM actions that the library uses are written down here once, in ROLES and USES; `_probes` tries them.
-How a table is created is in `pynamodb_mutex._dynamodb.create_table`.
+How a table is created is in `pynamodb_mutex._admin.create_table`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import botocore.session
 import click
 from botocore.exceptions import ClientError, UnknownRegionError
 
-from pynamodb_mutex._dynamodb import create_table as _table
-from pynamodb_mutex._dynamodb.connection import client_of
-from pynamodb_mutex._dynamodb.create_table import is_code, keys_needed, keys_of
-from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, schema_of
-from pynamodb_mutex._protocol.messages import shown, shown_owner
+from pynamodb_mutex._admin import create_table as _table
+from pynamodb_mutex._admin.create_table import is_code, keys_needed, keys_of
+from pynamodb_mutex._lock.dynamodb.connection import client_of
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import connection_of, schema_of
+from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex.cli._locks import HELD, Locks
 from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress, yes_option
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place

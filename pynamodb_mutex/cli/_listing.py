@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pynamodb_mutex._protocol.messages import escaped, one_line, shown
-from pynamodb_mutex._runtime.clock import read_clock
-from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
+from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown
+from pynamodb_mutex._lock.runtime.clock import read_clock
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
     CLOSED,

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pynamodb_mutex._dynamodb.answers import Failure
-from pynamodb_mutex._dynamodb.keys import check_key, key_of
-from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
-from pynamodb_mutex._operations.acquire_several import read_rows
-from pynamodb_mutex._operations.once import state_of
-from pynamodb_mutex._operations.retry import once, retrying
-from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, made_at
-from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._protocol.schedule import SCAN_PATIENCE
-from pynamodb_mutex._protocol.server_time import HOST_SKEW
-from pynamodb_mutex._protocol.waiting_line import address_of, began_at, label_of
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._fair.waiting_line import address_of, began_at, label_of
+from pynamodb_mutex._lock.dynamodb.answers import Failure
+from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
+from pynamodb_mutex._lock.operations.retry import once, retrying
+from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, made_at
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.protocol.schedule import SCAN_PATIENCE
+from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._once.run import state_of
+from pynamodb_mutex._several.acquire import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
 from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
-    from pynamodb_mutex._dynamodb.answers import Answer
-    from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._dynamodb.store import Request
-    from pynamodb_mutex._protocol.claim import Claim
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.protocol.claim import Claim
 
 PATIENCE = 3.0
 """Seconds for which a transient failure is retried."""

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pynamodb_mutex import exceptions
-from pynamodb_mutex._operations.once import decide, peek
-from pynamodb_mutex._operations.options import made
-from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.operations.options import made
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._once.run import decide, peek
 from pynamodb_mutex.cli import _output, _run
 from pynamodb_mutex.cli._child import OF_SIGNALS, EndReason, Signals, find_command, say
 from pynamodb_mutex.cli._claims import about, print_lines
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import tzinfo
 
-    from pynamodb_mutex._operations.once import Result
+    from pynamodb_mutex._once.run import Result
 
 _CHUNK = 1 << 20
 """Bytes of a read: no pipe holds more, so one read returns all that the command has written."""

@@ -21,8 +21,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from pynamodb_mutex._operations.options import FOREVER, check_timeout
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._lock.operations.options import FOREVER, check_timeout
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex.cli._place import Failure
 
 if TYPE_CHECKING:

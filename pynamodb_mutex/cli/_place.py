@@ -18,10 +18,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
-from pynamodb_mutex._dynamodb.answers import explained
-from pynamodb_mutex._dynamodb.connection import client_of
-from pynamodb_mutex._protocol.messages import one_line
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.dynamodb.answers import explained
+from pynamodb_mutex._lock.dynamodb.connection import client_of
+from pynamodb_mutex._lock.protocol.messages import one_line
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli._exit_codes import FAILED, INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin

@@ -16,14 +16,14 @@ from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-from pynamodb_mutex._dynamodb import answers
-from pynamodb_mutex._dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
-from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT, client_of
-from pynamodb_mutex._dynamodb.keys import check_key, hash_key_of, key_of
-from pynamodb_mutex._dynamodb.pynamodb_private import range_key_name
-from pynamodb_mutex._protocol.messages import one_line
-from pynamodb_mutex._protocol.server_time import GRAIN
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.dynamodb import answers
+from pynamodb_mutex._lock.dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
+from pynamodb_mutex._lock.dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT, client_of
+from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import range_key_name
+from pynamodb_mutex._lock.protocol.messages import one_line
+from pynamodb_mutex._lock.protocol.server_time import GRAIN
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli._infrastructure import USES
 from pynamodb_mutex.cli._place import IF_NO_TABLE
 

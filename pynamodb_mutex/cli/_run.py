@@ -24,16 +24,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from pynamodb_mutex._handles import HandleOfOne
-from pynamodb_mutex._operations.options import FOREVER, check_duration
-from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._protocol.claim import Claim, made_at
-from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
-from pynamodb_mutex._protocol.waiting_line import label_of
-from pynamodb_mutex._runtime import run_on_thread
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.clock import read_clock
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._fair.waiting_line import label_of
+from pynamodb_mutex._lock.handles import HandleOfOne
+from pynamodb_mutex._lock.operations.options import FOREVER, check_duration
+from pynamodb_mutex._lock.operations.release import release
+from pynamodb_mutex._lock.protocol.claim import Claim, made_at
+from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
+from pynamodb_mutex._lock.runtime import run_on_thread
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.clock import read_clock
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli._child import (
     ENDING,
     OF_SIGNALS,
@@ -56,9 +56,9 @@ from pynamodb_mutex.mutex import Mutex
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pynamodb_mutex._operations.acquire import Acquisition
-    from pynamodb_mutex._operations.contender import Caller
-    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._lock.operations.acquire import Acquisition
+    from pynamodb_mutex._lock.operations.contender import Caller
+    from pynamodb_mutex._lock.operations.effects import Operation
 
 T = TypeVar("T")
 

@@ -109,7 +109,7 @@ class Watchdog:
 
 
 def now() -> float:
-    """Return the local time, by the clock of `pynamodb_mutex._runtime.clock.LocalClock`.
+    """Return the local time, by the clock of `pynamodb_mutex._lock.runtime.clock.LocalClock`.
 
     That clock has one zero for all processes of the machine, so deadlines of ``run`` can be compared with it.
     """

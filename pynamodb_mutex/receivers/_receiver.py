@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pynamodb_mutex._runtime.notifications import SIGNALS
+from pynamodb_mutex._lock.runtime.notifications import SIGNALS
 from pynamodb_mutex.signals import signals_available
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from subprocess import PIPE, Popen, TimeoutExpired, run
 from typing import IO, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import supervisor
 from pynamodb_mutex.testing.supervisor import answers
 

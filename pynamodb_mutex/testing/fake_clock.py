@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex._runtime import clock
+from pynamodb_mutex._lock.runtime import clock
 
 if TYPE_CHECKING:
     from typing_extensions import Self

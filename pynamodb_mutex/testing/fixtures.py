@@ -29,7 +29,7 @@ def dynamodb() -> Iterator[Engine]:
 @pytest.fixture
 def lock_table(dynamodb: Engine) -> Iterator[type[LockItem]]:  # noqa: ARG001 - in use meanwhile
     """LockItem with an empty table on the embedded DynamoDB."""
-    from pynamodb_mutex._runtime.process import forget_everything  # noqa: PLC0415 - see above
+    from pynamodb_mutex._lock.runtime.process import forget_everything  # noqa: PLC0415 - see above
     from pynamodb_mutex.models import LockItem  # noqa: PLC0415 - see above
 
     LockItem.create_table()

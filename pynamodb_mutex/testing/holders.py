@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from pynamodb.exceptions import TableDoesNotExist
 from pynamodb.models import Model
 
-from pynamodb_mutex._dynamodb.keys import lock_name
-from pynamodb_mutex._dynamodb.requests import Template
-from pynamodb_mutex._operations.acquire import Acquisition
-from pynamodb_mutex._operations.contender import Contender
-from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._operations.retry import retrying
-from pynamodb_mutex._protocol.messages import shown
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.process import Process, current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.dynamodb.keys import lock_name
+from pynamodb_mutex._lock.dynamodb.requests import Template
+from pynamodb_mutex._lock.operations.acquire import Acquisition
+from pynamodb_mutex._lock.operations.contender import Contender
+from pynamodb_mutex._lock.operations.release import release
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.protocol.messages import shown
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.process import Process, current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
@@ -25,9 +25,9 @@ from pynamodb_mutex.mutex import Mutex
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamodb_mutex._dynamodb.store import Store
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.options import LockOptions
+    from pynamodb_mutex._lock.dynamodb.store import Store
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.options import LockOptions
 
 M = TypeVar("M", bound=Model)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TableDoesNotExist
 
-from pynamodb_mutex._operations.options import made
-from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.process import Process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.operations.options import made
+from pynamodb_mutex._lock.operations.release import release
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.process import Process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import MutexLostError
 from pynamodb_mutex.runs import PREFIX, Once, OnceItem, Run
 from pynamodb_mutex.testing.holders import expire

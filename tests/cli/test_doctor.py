@@ -18,7 +18,7 @@ from tables import create_plain_table
 from dev import faultproxy
 from dev.faultproxy import DYNAMODBS, Reply, answer_with, deny, pass_on, refuse, set_date, throttle
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._runtime import clock as _clock
+from pynamodb_mutex._lock.runtime import clock as _clock
 from pynamodb_mutex.cli import _doctor, _probes
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import environment

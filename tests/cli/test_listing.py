@@ -13,8 +13,8 @@ from command_line import BROKEN, change, cli, entry, json_of, on_terminal, plain
 from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
-from pynamodb_mutex._protocol.waiting_line import new_entry
+from pynamodb_mutex._fair.waiting_line import new_entry
+from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex.cli._listing import _Watching
 from pynamodb_mutex.cli._output import clock_time, cut, duration
 from pynamodb_mutex.testing import expire, held_elsewhere, unknown_run

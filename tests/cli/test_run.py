@@ -24,9 +24,9 @@ from waits import LONG, until
 
 from dev.faultproxy import drop_request, server_error, throttle
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._operations import release
-from pynamodb_mutex._protocol import schedule
-from pynamodb_mutex._protocol.claim import Claim
+from pynamodb_mutex._lock.operations import release
+from pynamodb_mutex._lock.protocol import schedule
+from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex.cli import _output, _run, _watchdog
 from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.cli._watchdog import Watchdog

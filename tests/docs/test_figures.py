@@ -15,7 +15,7 @@ from row_models import LOCKABLE, Account, created, hashed, made
 from two_clients import held
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, Semaphore
-from pynamodb_mutex._protocol.schedule import RENEWALS_PER_LEASE, next_wait
+from pynamodb_mutex._lock.protocol.schedule import RENEWALS_PER_LEASE, next_wait
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 PUT, UPDATE, DELETE = "PutItem", "UpdateItem", "DeleteItem"

@@ -20,10 +20,10 @@ from waits import until
 
 from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse
 from pynamodb_mutex import Mutex, RowLock, Semaphore, signals, synchronized
-from pynamodb_mutex._operations.states import Belief, State
-from pynamodb_mutex._protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
-from pynamodb_mutex._runtime import notifications
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.operations.states import Belief, State
+from pynamodb_mutex._lock.protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
+from pynamodb_mutex._lock.runtime import notifications
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli import _listing
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 

@@ -11,7 +11,7 @@ from pynamodb.models import Model
 from pynamodb.settings import default_settings_dict
 from pynamodb.transactions import TransactWrite
 
-from pynamodb_mutex._dynamodb import pynamodb_private as private
+from pynamodb_mutex._lock.dynamodb import pynamodb_private as private
 
 
 class Order(Model):

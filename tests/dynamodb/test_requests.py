@@ -11,13 +11,13 @@ from row_models import Account, balance
 from this_process import store_for
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._dynamodb.store import Request as SentRequest
-from pynamodb_mutex._protocol.claim import MOST_WAITING, OwnClaim
-from pynamodb_mutex._protocol.server_time import Bounds
-from pynamodb_mutex._protocol.waiting_line import Take
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._fair.waiting_line import Take
+from pynamodb_mutex._lock.dynamodb.store import Request as SentRequest
+from pynamodb_mutex._lock.protocol.claim import MOST_WAITING, OwnClaim
+from pynamodb_mutex._lock.protocol.server_time import Bounds
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex.testing import held_elsewhere
 
 CLAIM = {"key", "version", "token", "owner", "lease", "expires_at", "writes", "abandoned_by", "ttl"}

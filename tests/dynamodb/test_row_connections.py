@@ -14,8 +14,8 @@ from sent_requests import TRANSACT
 
 from dev import faultproxy as net
 from pynamodb_mutex import LockItem, MutexError, MutexLostError, RowLockedError
-from pynamodb_mutex._dynamodb import connection
-from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._lock.dynamodb import connection
+from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex.testing import use
 
 ERRORS = {save: PutError, update: UpdateError, delete: DeleteError}

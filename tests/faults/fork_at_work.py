@@ -9,8 +9,8 @@ from processes import Fork
 from this_process import store_for
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._dynamodb.layout import Layout
-from pynamodb_mutex._dynamodb.requests import Requests
+from pynamodb_mutex._lock.dynamodb.layout import Layout
+from pynamodb_mutex._lock.dynamodb.requests import Requests
 
 
 def take_and_release():

@@ -20,8 +20,8 @@ from two_clients import held
 from dev import faultproxy as net
 from dev.faultproxy import deny, drop_answer, drop_request, page, refuse, server_error, throttle
 from pynamodb_mutex import MutexNotHeldError
-from pynamodb_mutex._dynamodb.answers import may_pass
-from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._lock.dynamodb.answers import may_pass
+from pynamodb_mutex._lock.runtime.clock import local_clock
 
 # One of a kind goes by the same path in every request: all are tried in the acquire of one lock, a few elsewhere.
 FEW = [throttle, server_error, drop_request]

@@ -45,8 +45,9 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
 )
-from pynamodb_mutex._operations import attach, guarded_write
-from pynamodb_mutex._operations.guarded_write import Guard
+from pynamodb_mutex._attach import attach
+from pynamodb_mutex._writes import guarded_write
+from pynamodb_mutex._writes.guarded_write import Guard
 
 
 def those(ways, *words):

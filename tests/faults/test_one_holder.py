@@ -20,7 +20,7 @@ from waits import until
 
 from dev.faultproxy import after, delay_answer, deny, drop_answer, fault_proxy, no_date, through
 from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import expire
 
 HOUR = 3600.0

@@ -27,7 +27,7 @@ from two_clients import Acquiring, Scene, held
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, late
 from pynamodb_mutex import Loss, MutexLostError, MutexNotHeldError, RowLockedError
-from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._lock.runtime.clock import local_clock
 
 ACQUIRED_ALONE = [name for name in SUBJECTS if name not in (*TOGETHER, *PASSED_ON)]
 

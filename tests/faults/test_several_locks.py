@@ -25,7 +25,7 @@ from dev.faultproxy import (
     throttle,
 )
 from pynamodb_mutex import Loss, Mutex, MutexLostError
-from pynamodb_mutex._operations.renew import renew_in_background
+from pynamodb_mutex._lock.operations.renew import renew_in_background
 
 in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
 

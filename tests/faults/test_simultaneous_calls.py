@@ -41,12 +41,12 @@ from pynamodb_mutex import (
     aio,
     signals,
 )
-from pynamodb_mutex._dynamodb import connection as connection_of_stores
-from pynamodb_mutex._dynamodb.store import Request
-from pynamodb_mutex._operations import renew
-from pynamodb_mutex._operations.held import HeldClaim
-from pynamodb_mutex._runtime.process import current_process, forget_everything
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.dynamodb import connection as connection_of_stores
+from pynamodb_mutex._lock.dynamodb.store import Request
+from pynamodb_mutex._lock.operations import renew
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 
 

@@ -348,7 +348,7 @@ def test_detach_whose_answer_is_lost_is_repeated(scene, lose):
 
 @pytest.mark.parametrize("fault", [drop_request, throttle])
 def test_detach_without_dynamodb_raises_while_it_is_still_held(scene, fault, monkeypatch):
-    monkeypatch.setattr("pynamodb_mutex._operations.attach.RELEASE_PATIENCE", 0.0)
+    monkeypatch.setattr("pynamodb_mutex._attach.attach.RELEASE_PATIENCE", 0.0)
     giver = held(scene.mutex())
     scene.proxy.always(fault(), op="renew")
     with pytest.raises(UpdateError):

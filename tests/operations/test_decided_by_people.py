@@ -3,9 +3,9 @@
 import pytest
 
 from pynamodb_mutex import Once
-from pynamodb_mutex._operations.once import decide, peek
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._once.run import decide, peek
 from pynamodb_mutex.runs import OnceItem
 
 

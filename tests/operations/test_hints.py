@@ -17,10 +17,10 @@ from waits import until
 from dev.faultproxy import after, drop_answer, drop_request
 from dev.simulation.network import worlds
 from pynamodb_mutex import Hints, LockItem, Mutex, MutexError
-from pynamodb_mutex._operations.hints import NEXT, SHORTEST
-from pynamodb_mutex._protocol.waiting_line import LONGEST_POLL, NEXT_POLL, address_of, id_of
-from pynamodb_mutex._runtime.listener import LINGER
-from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex._fair.hints import NEXT, SHORTEST
+from pynamodb_mutex._fair.listener import LINGER
+from pynamodb_mutex._fair.waiting_line import LONGEST_POLL, NEXT_POLL, address_of, id_of
+from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 from pynamodb_mutex.aio import AsyncMutex
 
 INSTANT = 0.01

@@ -25,8 +25,8 @@ from dev.faultproxy import (
     stall,
 )
 from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore, synchronized
-from pynamodb_mutex._protocol.claim import MOST_WAITING
-from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
+from pynamodb_mutex._fair.waiting_line import PATIENCE, STEP, patience
+from pynamodb_mutex._lock.protocol.claim import MOST_WAITING
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
 

@@ -21,8 +21,8 @@ from pynamodb_mutex import (
     Semaphore,
     synchronized,
 )
-from pynamodb_mutex._operations.contender import Caller
-from pynamodb_mutex._runtime.callers import acting_as, caller
+from pynamodb_mutex._lock.operations.contender import Caller
+from pynamodb_mutex._lock.runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire, held_elsewhere
 

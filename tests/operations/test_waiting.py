@@ -20,14 +20,14 @@ from two_clients import Elsewhere, held
 from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._dynamodb.store import Store
-from pynamodb_mutex._operations.effects import Send, Wakeup
-from pynamodb_mutex._operations.held import Held, HeldClaim
-from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
-from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
-from pynamodb_mutex._runtime.process import current_process, forget_everything
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.dynamodb.store import Store
+from pynamodb_mutex._lock.operations.effects import Send, Wakeup
+from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+from pynamodb_mutex._lock.operations.local_queue import LocalQueue, Turn
+from pynamodb_mutex._lock.operations.release import release
+from pynamodb_mutex._lock.protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
+from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
 POLL = (0.05, 1.0)
@@ -330,7 +330,7 @@ def test_store_that_another_thread_has_made_meanwhile_is_everybodys(table, monke
             made.append(store_for(Elsewhere))
         return Store(*args)
 
-    monkeypatch.setattr("pynamodb_mutex._runtime.process.Store", make)
+    monkeypatch.setattr("pynamodb_mutex._lock.runtime.process.Store", make)
     assert store_for(Elsewhere) is made[1]
 
 

@@ -14,11 +14,11 @@ from pynamodb.models import Model
 from this_process import store_for
 
 from pynamodb_mutex import RowLockMixin
-from pynamodb_mutex._dynamodb.store import _Numbers
-from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
-from pynamodb_mutex._runtime import process as _process
-from pynamodb_mutex._runtime.clock import LocalClock
-from pynamodb_mutex._runtime.process import Process
+from pynamodb_mutex._lock.dynamodb.store import _Numbers
+from pynamodb_mutex._lock.protocol.server_time import Bounds, ServerTime
+from pynamodb_mutex._lock.runtime import process as _process
+from pynamodb_mutex._lock.runtime.clock import LocalClock
+from pynamodb_mutex._lock.runtime.process import Process
 
 SERVER_TIME = Bounds(1_700_000_000.0, 0.0, 1_700_000_001.0, 0.0)
 UNKNOWN = ReadTimeoutError(endpoint_url="model")

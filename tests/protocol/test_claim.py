@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pynamodb_mutex._protocol.claim import (
+from pynamodb_mutex._lock.protocol.claim import (
     FORCED_MARK,
     HIGHEST_VERSION,
     MOST_CHANGES,
@@ -24,8 +24,8 @@ from pynamodb_mutex._protocol.claim import (
     made_at,
     new_token,
 )
-from pynamodb_mutex._protocol.outcome import is_mine, loss_of
-from pynamodb_mutex._protocol.server_time import (
+from pynamodb_mutex._lock.protocol.outcome import is_mine, loss_of
+from pynamodb_mutex._lock.protocol.server_time import (
     DRIFT,
     GRAIN,
     HEADROOM,
@@ -34,8 +34,8 @@ from pynamodb_mutex._protocol.server_time import (
     Bounds,
     ServerTime,
 )
-from pynamodb_mutex._runtime import clock as _clock
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime import clock as _clock
+from pynamodb_mutex._lock.runtime.process import current_process
 
 # -- bounds of server time: also after a clock stood still -----------------------------------------
 

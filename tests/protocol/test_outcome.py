@@ -2,8 +2,8 @@
 
 import pytest
 
-from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, OwnClaim
-from pynamodb_mutex._protocol.outcome import (
+from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Claim, OwnClaim
+from pynamodb_mutex._lock.protocol.outcome import (
     GuardedWrite,
     Renewal,
     Verdict,
@@ -13,7 +13,7 @@ from pynamodb_mutex._protocol.outcome import (
     shows_release,
     was_lost_before_release,
 )
-from pynamodb_mutex._protocol.server_time import Bounds
+from pynamodb_mutex._lock.protocol.server_time import Bounds
 
 APPLIED, GONE, AGAIN, LOST, NOT_APPLIED, REFUSED = Verdict
 MINE = Claim("mine", 5, 1010.0)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pynamodb_mutex._protocol.schedule import (
+from pynamodb_mutex._lock.protocol.schedule import (
     NEVER,
     Retries,
     plan_after_failure,

@@ -1,6 +1,6 @@
 """How messages show text from outside: short, harmless, on one line."""
 
-from pynamodb_mutex._protocol.messages import one_line, shown, shown_all, shown_owner
+from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_all, shown_owner
 
 
 def test_long_text_loses_its_middle():

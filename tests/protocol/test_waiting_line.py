@@ -6,9 +6,7 @@ import math
 
 import pytest
 
-from pynamodb_mutex._protocol.claim import FORCED_MARK, NO_SERVER_TIME, TICK, Claim
-from pynamodb_mutex._protocol.server_time import Bounds
-from pynamodb_mutex._protocol.waiting_line import (
+from pynamodb_mutex._fair.waiting_line import (
     HEAD_POLL,
     LONGEST_POLL,
     Take,
@@ -20,6 +18,8 @@ from pynamodb_mutex._protocol.waiting_line import (
     new_entry,
     patience,
 )
+from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, NO_SERVER_TIME, TICK, Claim
+from pynamodb_mutex._lock.protocol.server_time import Bounds
 
 BITS = "0123456789abcdef" * 2
 ID = "6b49d20089abcdef"

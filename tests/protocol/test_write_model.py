@@ -32,8 +32,8 @@ from pynamodb.exceptions import PynamoDBException
 
 from dev.simulation.table import Refusal, Tables
 from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
-from pynamodb_mutex._runtime import process as _process
-from pynamodb_mutex._runtime.clock import replace_local_clock
+from pynamodb_mutex._lock.runtime import process as _process
+from pynamodb_mutex._lock.runtime.clock import replace_local_clock
 
 WRITES = ("write", "save", "write_and_unlock")
 NOBODY = "nobody"

@@ -11,12 +11,12 @@ from processes import Worker, forked, refusing, run_script
 from waits import until
 
 from pynamodb_mutex import Hints, LockItem, Mutex
-from pynamodb_mutex._operations.effects import Listen
-from pynamodb_mutex._operations.events import Hint
-from pynamodb_mutex._operations.hints import Called
-from pynamodb_mutex._protocol.waiting_line import address_of, id_of, new_entry
-from pynamodb_mutex._runtime import listener as of_listener
-from pynamodb_mutex._runtime.process import Process, current_process
+from pynamodb_mutex._fair import listener as of_listener
+from pynamodb_mutex._fair.hints import Called
+from pynamodb_mutex._fair.waiting_line import address_of, id_of, new_entry
+from pynamodb_mutex._lock.operations.effects import Listen
+from pynamodb_mutex._lock.operations.events import Hint
+from pynamodb_mutex._lock.runtime.process import Process, current_process
 from pynamodb_mutex.testing import held_elsewhere
 
 BITS = "0123456789abcdef" * 2
@@ -241,7 +241,7 @@ def test_forked_child_has_sockets_of_its_own_and_leaves_the_parents_alone(table)
 def test_waiter_in_another_process_is_called(table):
     worker = Worker()
     try:
-        worker.ask("from pynamodb_mutex._runtime.process import current_process")
+        worker.ask("from pynamodb_mutex._lock.runtime.process import current_process")
         worker.ask("mutex = Mutex.for_key('a', fair=True, hints=True)")
 
         def is_called():
@@ -275,7 +275,7 @@ with Mutex.for_key("a", fair=True) as mutex:
     waiting.start()
     waiting.join()
 assert not opened, opened
-assert "pynamodb_mutex._runtime.listener" not in sys.modules
+assert "pynamodb_mutex._fair.listener" not in sys.modules
 assert not [thread for thread in threading.enumerate() if "hints" in thread.name]
 """
 

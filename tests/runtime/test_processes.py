@@ -12,7 +12,7 @@ import pytest
 from processes import run_script
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.testing import held_elsewhere
 
 MODULES = 40
@@ -62,10 +62,10 @@ def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_pu
     assert {name.partition(".")[0] for name in set(loaded) - own} <= allowed - {"asyncio"}
     assert "pynamodb_mutex.mutex" in own
     for seldom in (
-        *("_operations.acquire_several", "_operations.attach", "_operations.guarded_write"),
-        *("_operations.row_write", "_operations.transaction", "_runtime.run_in_task"),
+        *("_several.acquire", "_attach.attach", "_writes.guarded_write"),
+        *("_writes.row_write", "_writes.transaction", "_tasks.run_in_task"),
         *("_synchronized", "aio", "groups", "receivers", "rows", "signals", "testing"),
-        *("_called_once", "_operations.once", "runs"),
+        *("_called_once", "_once.run", "runs"),
     ):
         assert f"pynamodb_mutex.{seldom}" not in own
 

@@ -22,12 +22,12 @@ from waits import until
 
 from dev.faultproxy import after, delay, delay_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
-from pynamodb_mutex._operations.effects import Wait, Wakeup
-from pynamodb_mutex._operations.states import TRANSITIONS, Belief, Change, State
-from pynamodb_mutex._runtime import run_in_task
-from pynamodb_mutex._runtime.clock import read_clock
-from pynamodb_mutex._runtime.process import Process, current_process
-from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._lock.operations.effects import Wait, Wakeup
+from pynamodb_mutex._lock.operations.states import TRANSITIONS, Belief, Change, State
+from pynamodb_mutex._lock.runtime.clock import read_clock
+from pynamodb_mutex._lock.runtime.process import Process, current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._tasks import run_in_task
 
 
 def inside_a_step(act):

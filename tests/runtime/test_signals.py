@@ -19,8 +19,8 @@ from waits import until
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, server_error
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexTimeoutError, signals
-from pynamodb_mutex._protocol.claim import Claim
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.protocol.claim import Claim
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncSemaphore
 from pynamodb_mutex.testing import expire
 

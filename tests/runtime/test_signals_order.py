@@ -19,13 +19,13 @@ from waits import until
 
 from dev.faultproxy import Fault, after, refuse, throttle, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
-from pynamodb_mutex._operations.events import Delivery
-from pynamodb_mutex._operations.held import HeldClaim
-from pynamodb_mutex._operations.renew import renew
-from pynamodb_mutex._operations.states import State
-from pynamodb_mutex._runtime import notifications, run_on_thread
-from pynamodb_mutex._runtime.notifications import deliver
-from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex._lock.operations.events import Delivery
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.operations.renew import renew
+from pynamodb_mutex._lock.operations.states import State
+from pynamodb_mutex._lock.runtime import notifications, run_on_thread
+from pynamodb_mutex._lock.runtime.notifications import deliver
+from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 
 
 def course(heard, key=""):

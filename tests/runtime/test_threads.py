@@ -18,11 +18,11 @@ from waits import until
 
 from dev.faultproxy import stall, through
 from pynamodb_mutex import Loss, Mutex, MutexLostError
-from pynamodb_mutex._operations.renew import LONGEST_SLEEP, renewal_loop
-from pynamodb_mutex._runtime import run_on_thread
-from pynamodb_mutex._runtime.process import Process, current_process
-from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, run, start_renewals
-from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
+from pynamodb_mutex._lock.operations.renew import LONGEST_SLEEP, renewal_loop
+from pynamodb_mutex._lock.runtime import run_on_thread
+from pynamodb_mutex._lock.runtime.process import Process, current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import RETRY, _RenewalSleeper, run, start_renewals
+from pynamodb_mutex._lock.runtime.threads import LINGER, REFUSALS, Threads, Workers
 
 NAME = "pynamodb-mutex-test"
 HERE = threading.current_thread().name
@@ -200,7 +200,7 @@ def test_calls_are_left_to_a_worker_that_runs(workers, runs):
 def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
     workers, runs, monkeypatch, caplog
 ):
-    monkeypatch.setattr("pynamodb_mutex._runtime.threads.LINGER", 0.05)
+    monkeypatch.setattr("pynamodb_mutex._lock.runtime.threads.LINGER", 0.05)
     for count in (1, 2):
         for _ in range(4):
             workers.post(lambda: 1 / 0)

@@ -7,7 +7,7 @@ import pytest
 from tables import Store, stores
 
 from dev.simulation.models import Lock, Receipt, Shard
-from pynamodb_mutex._dynamodb import connection
+from pynamodb_mutex._lock.dynamodb import connection
 
 store = stores("memory", "local")
 

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner, Result, _NamedTextIOWrapper
 
 from pynamodb_mutex import LockItem
-from pynamodb_mutex._protocol.waiting_line import new_entry
+from pynamodb_mutex._fair.waiting_line import new_entry
 from pynamodb_mutex.cli._app import app
 
 COMMAND = (sys.executable, "-m", "pynamodb_mutex.cli")

@@ -3,12 +3,12 @@
 from contextlib import suppress
 from types import GeneratorType
 
-from pynamodb_mutex._operations.effects import Open, Send, Wait
-from pynamodb_mutex._operations.renew import renew_in_background
-from pynamodb_mutex._runtime.callers import caller
-from pynamodb_mutex._runtime.notifications import deliver
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._lock.operations.effects import Open, Send, Wait
+from pynamodb_mutex._lock.operations.renew import renew_in_background
+from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.notifications import deliver
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 
 
 def interrupt_at(monkeypatch, owner, name, *, calls=True):

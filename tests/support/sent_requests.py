@@ -11,7 +11,7 @@ import pytest
 from botocore.client import BaseClient
 
 from dev.faultproxy import Body, FaultProxy, When, fault_proxy, kind_of, late, set_date, through
-from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex._lock.runtime.process import forget_everything
 
 TRANSACT = "TransactWriteItems"
 REFUSALS = {"ConditionalCheckFailedException", "TransactionCanceledException"}

@@ -9,8 +9,8 @@ import pytest
 from waits import LONG
 
 from pynamodb_mutex import signals
-from pynamodb_mutex._runtime.clock import local_clock
-from pynamodb_mutex._runtime.notifications import RECEIVERS
+from pynamodb_mutex._lock.runtime.clock import local_clock
+from pynamodb_mutex._lock.runtime.notifications import RECEIVERS
 
 
 class Event(NamedTuple):

@@ -33,7 +33,7 @@ from dev.simulation.network import Client, Network, _raiser, service_model, worl
 from dev.simulation.table import Refusal
 from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, of_world, threading_of
 from dev.simulation.world import Process, World
-from pynamodb_mutex._runtime import process as of_runtime
+from pynamodb_mutex._lock.runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """What the library keeps in this process: stores, local queues, and locks that are to be renewed."""
 
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime.process import current_process
 
 
 def store_for(model):

@@ -22,8 +22,8 @@ from this_process import QueueFor, forget_holds, scheduled
 
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, RowLock
-from pynamodb_mutex._dynamodb import connection as _connection
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.dynamodb import connection as _connection
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.groups import MutexGroup, RowLocks
 from pynamodb_mutex.testing import Engine, FakeClock, expire

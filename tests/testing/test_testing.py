@@ -16,9 +16,9 @@ from waits import until
 
 from dev.faultproxy import after
 from pynamodb_mutex import LockItem, Loss, Mutex, exceptions
-from pynamodb_mutex._runtime.clock import local_clock
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
+from pynamodb_mutex._lock.runtime.clock import local_clock
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
 real = pytest.mark.real("embedded")
@@ -242,7 +242,7 @@ SUITE = """
 import os
 import pytest
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
 UNRELEASED = []

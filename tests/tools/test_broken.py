@@ -3,9 +3,9 @@
 import pytest
 
 from dev.broken import BROKEN, broken
-from pynamodb_mutex._protocol.waiting_line import patience
+from pynamodb_mutex._fair.waiting_line import patience
 
-DECIDE = "pynamodb_mutex._dynamodb.once_rows.OnceRequests.decide"
+DECIDE = "pynamodb_mutex._once.rows.OnceRequests.decide"
 
 
 def test_variant_is_in_the_library_inside_the_block_alone():

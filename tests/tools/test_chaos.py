@@ -11,7 +11,7 @@ from dev.chaos import __main__ as command
 from dev.chaos.history import SECOND, Recorder, figures, problems, read
 from dev.chaos.sections import KEYS, ROWS
 from dev.faultproxy import deny
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime.process import current_process
 
 
 class History:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from pynamodb_mutex._dynamodb.store import Request
+from pynamodb_mutex._lock.dynamodb.store import Request
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

@@ -26,7 +26,7 @@ from pynamodb_mutex import (
     MutexTimeoutError,
     signals,
 )
-from pynamodb_mutex._runtime.threads import Workers
+from pynamodb_mutex._lock.runtime.threads import Workers
 from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, locked, locked_all
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 

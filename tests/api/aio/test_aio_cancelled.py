@@ -21,8 +21,8 @@ from dev.faultproxy import (
     throttle,
 )
 from pynamodb_mutex import MutexLostError
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_in_task import TaskSleeper, sleep
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._tasks.run_in_task import TaskSleeper, sleep
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 

@@ -11,8 +11,8 @@ from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import delay_answer, deny
 from pynamodb_mutex import Loss, Mutex, MutexLostError, Semaphore
-from pynamodb_mutex._operations import local_queue
-from pynamodb_mutex._operations.effects import Open
+from pynamodb_mutex._lock.operations import local_queue
+from pynamodb_mutex._lock.operations.effects import Open
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
 
 

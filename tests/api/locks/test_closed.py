@@ -21,7 +21,7 @@ from pynamodb_mutex import (
     Semaphore,
     synchronized,
 )
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import expire, held_elsewhere
 

@@ -15,7 +15,7 @@ from two_clients import Elsewhere
 from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, models
-from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, TASK_WORKERS, forget_everything
+from pynamodb_mutex._lock.runtime.process import RENEWAL_WORKERS, TASK_WORKERS, forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 

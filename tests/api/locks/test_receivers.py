@@ -33,7 +33,7 @@ from pynamodb_mutex import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
 from pynamodb_mutex.testing import expire, recorded, run_elsewhere, unknown_run
 

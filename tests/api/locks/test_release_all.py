@@ -21,10 +21,10 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     release_all,
 )
-from pynamodb_mutex._operations.effects import Wait
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.release_all import _release_at_exit
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._admin.release_all import _release_at_exit
+from pynamodb_mutex._lock.operations.effects import Wait
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
 
 # -- release_all -----------------------------------------------------------------------------------
 

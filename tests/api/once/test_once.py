@@ -32,7 +32,7 @@ from pynamodb_mutex import (
     ResultUnavailableError,
     release_all,
 )
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.runs import Run
 from pynamodb_mutex.testing import expire
 

@@ -43,7 +43,7 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
 )
-from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import FakeClock, expire
 
 

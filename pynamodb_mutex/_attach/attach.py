@@ -1,0 +1,335 @@
+"""Detaching a lock here and attaching it in another process, and the ticket that is passed between the two.
+
+`detach` renews the claim once more, leaves it in its row, perhaps to end sooner, and writes into the ticket what makes
+the claim ours.
+`Attachment` replaces that claim with one of its own, by the write that acquires a lock on another condition. From then
+on the ticket is used up, and requests of the detaching process that arrive late are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamodb_mutex._lock.dynamodb.keys import check_key, row_name
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
+from pynamodb_mutex._lock.operations.acquire import Acquisition
+from pynamodb_mutex._lock.operations.effects import Open
+from pynamodb_mutex._lock.operations.options import check_lease, check_number
+from pynamodb_mutex._lock.operations.release import disown, leave
+from pynamodb_mutex._lock.operations.renew import renew_quietly
+from pynamodb_mutex._lock.operations.retry import once
+from pynamodb_mutex._lock.operations.states import State
+from pynamodb_mutex._lock.protocol.claim import Loss, OwnClaim, date_of
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.protocol.outcome import is_mine, loss_of
+from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
+from pynamodb_mutex._writes.guarded_write import end_turn_to_write, turn_to_write
+from pynamodb_mutex.exceptions import (
+    InvalidTicketError,
+    MutexAlreadyHeldError,
+    MutexError,
+    MutexLostError,
+    MutexNotHeldError,
+)
+
+if TYPE_CHECKING:
+    from pynamodb.attributes import Attribute
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.contender import Contender
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.protocol.claim import Claim
+
+_FORMAT = 1
+"""The format of tickets that is written here, and the only one that is read."""
+
+
+class Ticket(NamedTuple):
+    """What a process must know to continue to hold a lock.
+
+    Attributes:
+        table: Name of the table that the claim is in.
+        region: Region of the table; None if it is not known.
+        key: The lock's key.
+        token: Token of the acquisition that was detached.
+        version: Fencing token of that acquisition.
+        expires_at: End of its claim in server time. For people only: the end in the row is what counts.
+        lease: Lease of the detached mutex, in seconds.
+        row: The primary key of the user's row that is locked; None for a lock that is not a row's.
+        range_key: The range key of the lock's row, as it is stored; None if the caller gave none.
+    """
+
+    table: str
+    region: str | None
+    key: str
+    token: str
+    version: int
+    expires_at: float
+    lease: float
+    row: RawItem | None
+    range_key: dict[str, Any] | None = None
+
+    def write(self) -> str:
+        """Return the ticket as JSON, in ASCII alone because not every queue accepts other characters."""
+        fields = {name: value for name, value in self._asdict().items() if value is not None}
+        return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":"), default=_base64)
+
+    def row_key(self, model: type[Model]) -> RawItem:
+        """Return the primary key of the user's row.
+
+        Args:
+            model: The row's model.
+
+        Raises:
+            InvalidTicketError: If the ticket is not for a row of the model.
+        """
+        given: Any = self.row
+        raw: RawItem = {}
+        try:
+            for name in filter(None, (hash_key_name(model), range_key_name(model))):
+                attribute = model.get_attributes()[name]
+                raw[attribute.attr_name] = _read_value(attribute, given[attribute.attr_name])
+            # The key of a row's lock is made of the table and the primary key: a ticket for another row does not fit.
+            fits = row_name(model, raw) == self.key
+        except (LookupError, TypeError, ValueError, ArithmeticError):
+            fits = False
+        if not fits:
+            msg = f"the ticket for {shown(self.key)} is not one for a row of {model.__name__}"
+            raise InvalidTicketError(msg, key=self.key)
+        return raw
+
+    def range_value(self, model: type[Model]) -> Any:
+        """Return the range key of the lock's row, as the model has it; None if it is the default.
+
+        Raises:
+            InvalidTicketError: If the model has no such range key.
+        """
+        if self.range_key is None:
+            return None
+        try:
+            attribute = model.get_attributes()[range_key_name(model) or ""]
+            stored = _read_value(attribute, self.range_key)
+            return attribute.deserialize(attribute.get_value(stored))
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            msg = f"the ticket for {shown(self.key)} has a range key that {model.__name__} cannot have"
+            raise InvalidTicketError(msg, key=self.key) from error
+
+
+def _read_value(attribute: Attribute[Any], given: Any) -> dict[str, Any]:
+    kind = attribute.attr_type
+    value = _str(given[kind])
+    return {kind: base64.b64decode(value) if kind == "B" else value}
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def parse_ticket(text: str) -> Ticket:
+    """Return the ticket in a text.
+
+    Raises:
+        InvalidTicketError: If the text is not a ticket, or has a format that is not known here.
+    """
+    try:
+        fields = json.loads(text)
+        ticket = _read(fields) if fields["format"] == _FORMAT else None
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        why = f"{type(error).__name__}: {one_line(error)}"
+        msg = f"this is not a ticket: give the text that detach() returned ({why})"
+        raise InvalidTicketError(msg) from error
+    if ticket is None:
+        msg = f"a ticket of format {shown(fields['format'])}; known here: {_FORMAT}"
+        raise InvalidTicketError(msg)
+    return ticket
+
+
+def _read(fields: dict[str, Any]) -> Ticket:
+    return Ticket(
+        table=_str(fields["table"]),
+        region=_str(fields["region"]) if "region" in fields else None,
+        key=check_key(fields["key"]),
+        token=_str(fields["token"]),
+        version=_int(fields["version"]),
+        expires_at=check_number("expires_at", fields["expires_at"]),
+        lease=check_lease(fields["lease"]),
+        row=fields.get("row"),
+        range_key=fields.get("range_key"),
+    )
+
+
+def _int(value: object) -> int:
+    # Checked and not converted: int() would turn an altered version, such as 7.5, into the right one.
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"an int is expected, not {shown(value)}"
+        raise TypeError(msg)
+    return value
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"a str is expected, not {shown(value)}"
+        raise TypeError(msg)
+    return value
+
+
+def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operation[str]:
+    """Renew a claim once more, end its acquisition here, and return a ticket for it.
+
+    Args:
+        claim: The claim.
+        lease: Seconds for which the ticket is to be good; None for the mutex's lease.
+        row: The primary key of the user's row that is locked; None for a lock that is not a row's.
+
+    Raises:
+        MutexError: If it cannot be detached, as `Mutex.detach` says.
+        PynamoDBException: If DynamoDB refuses or cannot be reached: then nothing has changed here.
+    """
+    claim.check("detach")
+    # A guarded write of another thread is under way, the lock is detached, another process attaches, and the write
+    # arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence the
+    # second check.
+    turn = claim.shared.runner
+    try:
+        yield from turn_to_write([claim], turn, "detach")
+        claim.check("detach")
+        _check_detachable(claim)
+        # While the lock is still held: if this fails, the caller goes on as its holder.
+        yield from renew_quietly(claim.together, lease, RELEASE_PATIENCE)
+        # again: a signal handler may have entered the lock while the renewal was under way
+        _check_detachable(claim)
+        leave(claim, "detach")
+    finally:
+        end_turn_to_write([claim], turn)
+    claim.leave_queue()
+    claim.emit_handed_over(None)
+    own, store, connection = claim.own, claim.store, claim.store.connection
+    if lease is not None and lease < claim.ends - claim.shared.now:
+        # The renewal has shortened nothing, for until its answer this process was the holder. Now nobody believes in the
+        # claim, and whoever watches it begins anew for the shorter lease. If this fails, the key is locked for longer.
+        claim.own = OwnClaim(own.token, lease)  # it has not proposed a later end
+        claim.own.version = own.version
+        values = claim.propose_renewal(lease).values
+        try:
+            yield from once(store.update(store.requests.end_sooner, claim.options.row, values))
+        except BaseException:
+            # Ctrl-C, or a task is cancelled: nobody gets the ticket.
+            yield from disown(claim.contender, own)
+            raise
+    return Ticket(
+        table=connection.table_name,
+        region=connection.region,
+        key=claim.options.key,
+        token=own.token,
+        version=own.version,
+        expires_at=claim.own.proposed,
+        lease=claim.lease,
+        row=row,
+        # the hash key comes first in a row's key
+        range_key=None if claim.options.range_key is None else [*claim.options.row.values()][1],
+    ).write()
+
+
+def _check_detachable(claim: HeldClaim) -> None:
+    key = claim.key
+    if claim.depth > 1:
+        msg = f"detach: {shown(key)} was acquired {claim.depth} times: release it until one is left"
+        raise MutexAlreadyHeldError(msg, key=key, owner=claim.contender.owner)
+    if claim.belief.state is State.IN_DOUBT:
+        msg = f"detach: {shown(key)} may have been released by a write of unknown outcome"
+        raise MutexNotHeldError(msg, key=key)
+    if claim.together.is_group:
+        msg = f"detach: {shown(key)} was taken together with others, and is lost with them"
+        raise MutexError(msg, key=key)
+
+
+class Attachment(Acquisition):
+    """An attempt to continue to hold the lock that a ticket names.
+
+    It takes the claim over by the write that acquires a lock, on the condition that the ticket's claim is in the row
+    and has not surely expired.
+
+    Args:
+        contender: Who asks for the lock.
+        ticket: The ticket.
+    """
+
+    def __init__(self, contender: Contender, ticket: Ticket) -> None:
+        patience = contender.options.patience(blocking=True, timeout=None)
+        # The default timeout is infinite, but the ticket's claim ends, as a rule a lease after it was detached.
+        super().__init__(contender, min(patience, contender.options.lease))
+        self._ticket = ticket
+
+    def _in_line(self) -> Operation[HeldClaim]:
+        """Send the write until it is known whether it is applied or refused.
+
+        Raises:
+            InvalidTicketError: If the ticket is for another table or region.
+            MutexLostError: If the ticket is not good any more.
+            PynamoDBException: If DynamoDB refuses or cannot be reached.
+        """
+        contender, ticket = self.contender, self._ticket
+        if not contender.store.connection.is_open:
+            # only the client knows its region, which is compared with the ticket's
+            yield Open(contender.store)
+        learns_time = not contender.store.knows_time(contender.options.lease, self.shared.now)
+        table, region = contender.store.connection.table_name, contender.store.connection.region
+        # if the client has no region, the request that follows raises the error for that
+        elsewhere = region is not None and ticket.region not in {None, region}
+        if ticket.table != table or elsewhere:
+            msg = (
+                f"the ticket is for {shown(ticket.key)} in {shown(ticket.table)} ({shown(ticket.region)}), "
+                f"not in {shown(table)} ({shown(region)})"
+            )
+            raise InvalidTicketError(msg, key=ticket.key)
+        if learns_time:
+            # Without server time the new claim would have an end by which others cannot judge it, and after an idle
+            # time one that has passed already; nor could the condition show that the ticket's claim has expired. Any
+            # answer shows the time, so the read need not be consistent.
+            yield from self._read(consistent=False)
+        claim = yield from self.take()
+        if claim is None:
+            # The write was applied, but little of the new lease was left when its answer came, and it was not renewed.
+            raise self._lost(Loss.EXPIRED)
+        return claim
+
+    _once = _in_line
+
+    def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
+        store, ticket = self.contender.store, self._ticket
+        values |= {
+            "mine": ticket.token,
+            "version": str(ticket.version),
+            "token": own.token,
+            "now_low": store.now_low(now),
+        }
+        template = store.requests.attach(values)
+        return store.update(template, self.contender.options.row, values)
+
+    def _see(self, answer: Answer) -> None:
+        """Raise the error for a write that was refused.
+
+        Raises:
+            MutexLostError: Always.
+        """
+        giver = OwnClaim(self._ticket.token, self._ticket.lease)
+        giver.version = self._ticket.version
+        claim = answer.claim
+        # if the row still has the ticket's claim, it is the claim's end that has passed
+        raise self._lost(Loss.EXPIRED if is_mine(giver, claim) else loss_of(giver, claim), claim)
+
+    def _lost(self, loss: Loss, claim: Claim | None = None) -> MutexLostError:
+        key = self._ticket.key
+        return MutexLostError(
+            f"attach: the ticket for {shown(key)} is not good any more: {loss.value}",
+            loss=loss,
+            key=key,
+            owner=claim.owner if claim else None,
+            expires_at=date_of(claim.expires_at) if claim else None,
+        )

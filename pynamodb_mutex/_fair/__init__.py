@@ -1,0 +1,1 @@
+"""The order of arrival: the waiting line in a row, how a fair waiter acquires, and hints that call it."""

@@ -1,0 +1,263 @@
+"""Acquire one lock in the order of arrival, by waiting in a line that is kept in its row.
+
+When to join, to poll, to take the lock and to pass dead waiters is decided in `pynamodb_mutex._fair.waiting_line`;
+this module sends the requests. Each fair waiter stands in the line of the row, even if others of its process do:
+there is no hand-over within the process. Nothing here is needed for safety, because each acquiring write keeps the
+conditions that it has in `acquire`. What goes wrong in the line costs the order, or time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._fair.hints import Called, call_first
+from pynamodb_mutex._fair.waiting_line import Take, WaitingLine, new_entry
+from pynamodb_mutex._lock.dynamodb.answers import Failure
+from pynamodb_mutex._lock.operations.acquire import Acquisition, undone
+from pynamodb_mutex._lock.operations.effects import Listen, Open, Wait, Wakeup
+from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.protocol.claim import MOST_WAITING, Claim
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.contender import Contender
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.protocol.claim import OwnClaim
+
+
+class FairAcquisition(Acquisition):
+    """An attempt to acquire one lock, in the order of arrival, until a deadline."""
+
+    def __init__(self, contender: Contender, patience: float) -> None:
+        """Make an attempt.
+
+        Args:
+            contender: The contender that asks for the lock.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+        """
+        super().__init__(contender, patience)
+        self._line = WaitingLine(contender.options.poll)
+        self._take = Take()
+        # number of joins that were refused because the lock had changed hands
+        self._outpaced = 0
+        self._called: Called | None = None
+        self._has_listened = False
+
+    @property
+    def position(self) -> int | None:
+        """Number of waiters ahead of this one in the line, as far as is known; None if it does not stand there."""
+        return self._line.place
+
+    def _in_line(self) -> Operation[HeldClaim | None]:
+        """Wait for the lock in the line of its row; leave no entry in the row, if DynamoDB can be reached."""
+        wakeup = Wakeup()
+        self.contender.key_queue.watch(wakeup)
+        try:
+            claim = yield from self._wait_for_turn(wakeup)
+        finally:
+            self.contender.key_queue.unwatch(wakeup)
+            if self._called is not None:
+                self._called.end()
+            # Also after an interruption: otherwise the waiters behind the entry would wait for its turn, until it
+            # counts as dead. After the lock was acquired, this sends nothing.
+            yield from undone([self._leave])
+        return claim
+
+    _once = _in_line
+
+    def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
+        shared, line = self.shared, self._line
+        if self._patience > 0:
+            self._check_holders()
+        yield from self._begin_to_see()
+        is_woken = False
+        while True:
+            before = self.observed.claim
+            # A holder of this process has released the lock: no read is needed to know that it is free.
+            take = Take(0) if is_woken else self._next_take()
+            if take is not None:
+                self._take = take
+                claim = yield from self.take()
+                if claim is not None:
+                    line.leave()
+                    return claim
+            elif shared.now < self._deadline and line.place is None and line.size < MOST_WAITING:
+                yield from self._listen(wakeup)
+                yield from self._join()
+            if not self._contended:
+                self._emit_contended()
+            is_woken = False
+            # A refusal shows the row. If it shows anything new, it may be this waiter's turn, also at the deadline.
+            is_new = self.observed.claim != before
+            if shared.now >= self._deadline and not (is_new and self._next_take()):
+                return None
+            if not is_new:
+                self.contender.warn_of_orphan()
+                if self._deadline == math.inf:
+                    self._check_holders()
+                is_woken = yield from self._wait_and_poll(wakeup)
+
+    def _next_take(self) -> Take | None:
+        """Return how to take the lock now; None if that would be refused, or it is another's turn."""
+        bounds, now = self.contender.store.bounds, self.shared.now
+        if self.observed.claim is None:
+            return Take()  # nothing is known of the row yet: take it if nobody holds it or waits
+        return self._line.take(now, bounds, self.free_at)
+
+    def _wait_and_poll(self, wakeup: Wakeup) -> Operation[bool]:
+        """Wait until the next poll is due, and read the row, unless a write is due without a read.
+
+        Returns:
+            Whether this waiter stands first, and a hint or a release in this process ended the wait. There was no read then.
+        """
+        shared, line, bounds = self.shared, self._line, self.contender.store.bounds
+        line.polls_rarely = self._called is not None and shared.was_called
+        until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
+        while shared.now < until:
+            yield Wait(until, wakeup)
+            self.check_process()
+            hint = None if self._called is None else self._called.follow()
+            if hint == "take":
+                return True
+            if hint == "poll":
+                line.next_at, line.polls_rarely = shared.now, True
+                until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
+                continue
+            # a wake-up is of no use to a waiter that does not stand first: it waits on
+            if line.place == 0 and shared.now < until:
+                return True
+        if self._next_take() is None:
+            # After a read that showed less than was known before, the next one is consistent.
+            is_current = line.doubts
+            answer = yield from self._read(consistent=is_current)
+            answer.claim.check()
+            if line.see(answer.claim, answer.received, is_current=is_current):
+                self.observe(answer.claim, answer.received)
+        if line.place == 0 and self._next_take() is not None:
+            # A release that was not announced: by a process without hints, or the hint got lost. Until one arrives again, polls
+            # alone show the next ones.
+            shared.was_called = False
+        return False
+
+    def _begin_to_see(self) -> Operation[None]:
+        """Learn server time if it is not known well enough, and make the entry for the line.
+
+        Without server time a claim would have no end by which others can judge it: see `Acquisition.poll`.
+        """
+        self.check_process()
+        contender = self.contender
+        if not contender.store.connection.is_open:
+            yield Open(contender.store)
+        if not contender.store.knows_time(contender.options.lease, self.shared.now):
+            # Consistent: a stale read could show a lock that was released already, and the caller would wait for a free
+            # key.
+            self._see((yield from self._read(consistent=True)))
+        # Made only now, because it shows people the server time. It stays the same until the call ends: a join is
+        # refused while its entry is in the row, so a join that is sent again, or applied late, never makes two.
+        self._line.entry = self._new_entry()
+
+    def _new_entry(self, address: bytes | None = None) -> str:
+        contender, shared = self.contender, self.shared
+        began = contender.store.server_now(shared.now)
+        return new_entry(began, shared.random_bits(), contender.owner, address)
+
+    def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
+        """Return the acquiring write, with the conditions of `Acquisition` and those of the take."""
+        take, line, observed = self._take, self._line, self.observed
+        watched = observed.claim
+        values["entry"] = line.entry
+        if watched is not None:
+            values["seen"] = watched.token
+            # It passes a line of dead waiters without standing in it: the last entry must be the one that was seen, and
+            # nobody may stand behind that. A waiter that has joined since then is not passed.
+            if take.place is None and watched.waiting:
+                values["entry"] = watched.waiting[-1]
+            if now < observed.matures():
+                watched = None
+        contender = self.contender
+        return contender.store.acquire(
+            contender.options.row, own, values, now=now, watched=watched, take=take
+        )
+
+    def _see(self, answer: Answer) -> None:
+        super()._see(answer)
+        self._line.see(answer.claim, answer.received, is_current=True)
+
+    # -- joining and leaving ------------------------------------------------------------------------
+
+    def _listen(self, wakeup: Wakeup) -> Operation[None]:
+        """Let this waiter be called, if it wants that: its entry, which has not been in the row yet, says where."""
+        hints = self.contender.options.hints
+        if hints is None or self._has_listened:
+            return
+        self._has_listened = True
+        address = yield Listen(self.contender.store, hints)
+        if address is not None:
+            entry = self._line.entry = self._new_entry(address)
+            self._called = Called(self.shared, entry, wakeup)
+
+    def _join(self) -> Operation[None]:
+        """Join the end of the line; the answer shows this waiter's place, or that it does not stand there.
+
+        The join is refused if the lock has changed hands since it was seen, or the line is full, or the entry is in the
+        line already, because an earlier attempt was applied.
+        """
+        contender, line, seen = self.contender, self._line, self.observed.claim or Claim()
+        entry, store = line.entry, contender.store
+        # Waiters of a process near to DynamoDB pass the lock on more often than a request of ours gets there: seen to be
+        # the same, we would never join. So each refusal allows for more changes of hands, up to those of some seconds.
+        changes = 2 ** min(self._outpaced, 10) - 1
+
+        def accept(answer: Answer) -> Failure | None:
+            if answer.applied and entry not in answer.claim.waiting:
+                return store.connection.not_dynamodbs("UpdateItem")
+            return None
+
+        line.may_stand = True  # before the effect: an interruption during it must know that there may be an entry
+        answer = yield from retrying(
+            self.shared,
+            lambda: store.join(contender.options.row, entry, seen.version, changes),
+            self._deadline,
+            about=contender,
+            attempts=self.requests,
+            accept=accept,
+        )
+        self._see(answer)
+        self._outpaced += line.place is None
+
+    def _leave(self) -> Operation[None]:
+        """Leave the line if this waiter may stand in it, until the answer to a write shows that it does not.
+
+        A read is no proof of that: it may show the row as it was before the join.
+        """
+        contender, line, shared = self.contender, self._line, self.shared
+        until = shared.now + RELEASE_PATIENCE
+
+        def build() -> Request:
+            # The write requires the entry to be at this place. If the place is unknown, or the line has moved, the
+            # refusal shows the row, and the next round has the right place.
+            place = line.size if line.place is None else line.place
+            return contender.store.leave(contender.options.row, line.entry, place, shared.now)
+
+        try:
+            while line.may_stand and not shared.inherited:
+                answer = yield from retrying(shared, build, until, about=contender)
+                if answer.applied:
+                    if contender.options.hints is not None and line.place == 0:
+                        call_first(shared, line.waiting[1:], is_free=shared.now >= self.free_at)
+                    line.leave()
+                else:
+                    line.see(answer.claim, answer.received, is_current=True)
+        except PynamoDBException as error:
+            text = "%s still stands in line for %s, which delays others by some seconds: %s"
+            values = (shown(contender.owner), shown(contender.key), one_line(error))
+            shared.emit(Log("warning", text, values, contender.log_fields))
+        line.leave()

@@ -1,0 +1,140 @@
+"""The listener: the UDP sockets at which waiters of this process are called, and what sends the datagrams to others.
+
+A socket is opened by the first wait that is to be called, and closed when there has been none for a while. A socket that the
+system refuses costs the hints, and a log record: waiters then poll. What a hint means is in `hints`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pynamodb_mutex._fair.hints import note_hint
+from pynamodb_mutex._lock.runtime.threads import log
+
+if TYPE_CHECKING:
+    import threading
+
+    from pynamodb_mutex._lock.operations.effects import Listen
+    from pynamodb_mutex._lock.operations.events import Hint
+    from pynamodb_mutex._lock.operations.options import Hints
+    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.runtime.threads import Threads
+
+    Place = tuple[str | None, int]
+
+LINGER = 5.0
+"""Seconds without a waiter after which a socket is closed. The next one often comes before that."""
+
+LONGEST = 64
+"""Bytes of a datagram that are read. An id with its mark has 17."""
+
+
+class Listener:
+    """The sockets of one process."""
+
+    def __init__(self, shared: Shared, monitor: threading.RLock, threads: Threads) -> None:
+        self._shared = shared
+        self._monitor = monitor
+        self._threads = threads
+        # by what the caller has asked for: the socket, and the packed address and port at which others reach it
+        self._open: dict[Place, tuple[socket.socket, bytes]] = {}
+        self._was_refused = False
+
+    def address(self, effect: Listen) -> bytes | None:
+        """Return the packed address and port at which this process is called; None if the system refuses a socket.
+
+        Called outside the monitor, for it may have to resolve the endpoint's name.
+        """
+        hints = effect.hints
+        found = self._open.get(hints.place)
+        if found is not None:
+            return found[1]
+        try:
+            local = local_address(effect.store.connection.endpoint)
+            opened = socket.socket(family_of(local), socket.SOCK_DGRAM)
+            try:
+                opened.bind(("" if hints.address else local, hints.port))
+                opened.settimeout(LINGER)
+                port: int = opened.getsockname()[1]
+                packed = _packed(hints.address or local) + port.to_bytes(2, "big")
+            except BaseException:
+                opened.close()
+                raise
+        except (OSError, ValueError) as error:
+            if not self._was_refused:
+                self._was_refused = True
+                text = "no hints for %r, so waiters poll: %r"
+                log(logging.WARNING, text, hints, error)
+            return None
+        with self._monitor:
+            first = self._open.setdefault(hints.place, (opened, packed))
+        if first[0] is not opened:  # another thread was faster
+            opened.close()
+            return first[1]
+        self._threads.put("pynamodb-mutex-hints", partial(self._listen, hints, opened))
+        self._threads.start()
+        return packed
+
+    def _listen(self, hints: Hints, opened: socket.socket) -> None:
+        """Note the datagrams that arrive, until nobody has waited for a while."""
+        used = self._shared.read_clock()
+        with opened:
+            while not self._shared.inherited:
+                text = b""
+                # a datagram that is too long, as on some systems, is no reason to stop
+                with suppress(OSError):
+                    text, _ = opened.recvfrom(LONGEST)
+                with self._monitor:
+                    note_hint(self._shared, text.decode("ascii", "replace"))
+                    now = self._shared.read_clock()
+                    if self._shared.called:
+                        used = now
+                    # by the clock: whoever sends a byte now and then would put off the end of the wait above for ever
+                    elif now >= used + LINGER:
+                        # inside the monitor: a wait that asks for the address after that opens another socket
+                        del self._open[hints.place]
+                        return
+
+    def send(self, hint: Hint) -> None:
+        """Send a datagram, if that can be done at once. Nobody relies on it."""
+        # a socket that stayed would be open to datagrams from everywhere: sending binds it to all addresses
+        with (
+            suppress(OSError),
+            socket.socket(family_of(hint.address[0]), socket.SOCK_DGRAM) as sending,
+        ):
+            sending.setblocking(False)
+            sending.sendto(hint.text.encode("ascii", "replace"), hint.address)
+
+    def close(self) -> None:
+        """Close all sockets, in a forked child: they are the parent's, which goes on to use them."""
+        for opened, _ in self._open.values():
+            opened.close()
+
+
+def local_address(endpoint: str) -> str:
+    """Return the local address of connections to an endpoint.
+
+    Raises:
+        OSError: If there is none.
+    """
+    url = urlsplit(endpoint)
+    port = url.port or {"http": 80}.get(url.scheme, 443)
+    family, _, _, _, address = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing
+        local: str = probe.getsockname()[0]
+    return local
+
+
+def family_of(address: str) -> int:
+    """Return the family of sockets for an IPv4 or IPv6 address."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _packed(address: str) -> bytes:
+    return socket.inet_pton(family_of(address), address)

@@ -1,0 +1,1 @@
+"""The heart: one plain lock, acquired, renewed, lost and released. It knows of no room."""

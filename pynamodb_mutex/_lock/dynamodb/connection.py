@@ -1,0 +1,456 @@
+"""Sends requests through PynamoDB's connections, each once, and returns what came of it as a value.
+
+botocore's own retries are off: the library retries, in `pynamodb_mutex._lock.operations.retry`, so that it knows which
+attempt an answer belongs to and which attempts may have been applied. What an error means is decided in `answers`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from zlib import crc32
+
+from botocore.exceptions import BotoCoreError, ClientError, NoRegionError
+from botocore.parsers import ResponseParserError
+from pynamodb.connection.table import TableConnection
+from pynamodb.exceptions import (
+    DeleteError,
+    GetError,
+    PutError,
+    PynamoDBException,
+    QueryError,
+    ScanError,
+    TableDoesNotExist,
+    TransactWriteError,
+    UpdateError,
+    VerboseClientError,
+)
+
+from pynamodb_mutex._lock.dynamodb.answers import (
+    TRANSIENT_REASONS,
+    UNWRAPPED,
+    Answer,
+    Failure,
+    came_from_the_body,
+    explained,
+    is_conflict,
+    is_made_up,
+    may_pass,
+    missing_tables,
+)
+from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
+    access_key_of,
+    client_elsewhere,
+    connection_of,
+    credentials_of,
+    without_retry_modes,
+)
+from pynamodb_mutex._lock.protocol.server_time import ServerTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb.connection import Connection as PynamoDBConnection
+    from pynamodb.models import Model
+
+CONNECT_TIMEOUT = 1.0
+"""Seconds. One hung request must not use up a lease; PynamoDB's own defaults add up to minutes."""
+
+READ_TIMEOUT = 2.0
+"""Seconds. See `CONNECT_TIMEOUT`."""
+
+POOL_CONNECTIONS = 50
+"""Connections of a client that stay open for the next request, at least: one for each of the library's own threads that
+send requests, and some for the application's. botocore closes any further one after its request, with a warning in the
+log, and the next request pays for a TLS handshake. PynamoDB's default is 10."""
+
+_REFUSED = "ConditionalCheckFailedException"
+_ERRORS: dict[str, type[PynamoDBException]] = {
+    "UpdateItem": UpdateError,
+    "PutItem": PutError,
+    "DeleteItem": DeleteError,
+    "GetItem": GetError,
+    "BatchGetItem": GetError,
+    "Query": QueryError,
+    "Scan": ScanError,
+    "TransactWriteItems": TransactWriteError,
+}
+
+_Credentials = tuple[str | None, str | None, str | None]
+
+
+def client_of(connection: PynamoDBConnection) -> Any:
+    """Return botocore's client of one of PynamoDB's connections; PynamoDB makes it at first use.
+
+    Raises:
+        BotoCoreError: If it cannot be made, as without a region.
+        ValueError: If the endpoint is not a URL. A port that is none botocore would notice only when it signs a request.
+    """
+    invalid = ""
+    try:
+        client: Any = connection.client
+        invalid = f"Invalid endpoint: {client.meta.endpoint_url}"  # botocore's words
+        urlsplit(client.meta.endpoint_url).port  # noqa: B018 - raises
+    except ValueError as error:
+        # without user and password, of which Python's error may show a part
+        raise ValueError(re.sub(r"\S*@", "", invalid or str(error))) from None
+    # They are not sent to anybody. But each of botocore's errors would show them.
+    host = re.sub("//[^/]*@", "//", client.meta.endpoint_url)
+    return client if host == client.meta.endpoint_url else client_elsewhere(connection, host)
+
+
+class Connection:
+    """A connection to one table, through which the other tables of its region and account can be reached, too.
+
+    A patient one is for writes without a lock. It has the timeouts of the model's Meta, and a failure is retried as
+    often as Meta says. A lock's own requests are not sent by it: one that hangs for long would use up a lease.
+
+    Attributes:
+        retries: How often a failure is retried; None if that depends on the time, as for a lock's own requests.
+        is_open: Whether the client has been made, so that region and endpoint are known.
+        server: What is known of the endpoint's time; nothing as long as the connection is not open.
+        region: Region that requests are sent to; None as long as the connection is not open.
+        endpoint: URL that requests are sent to; empty as long as the connection is not open.
+    """
+
+    def __init__(
+        self,
+        model: type[Model],
+        server_times: dict[str, ServerTime],
+        now: Callable[[], float],
+        *,
+        patient: bool = False,
+    ) -> None:
+        """Make a connection, which is opened by its first request.
+
+        Args:
+            model: Model of the rows.
+            server_times: What is known of each endpoint's time, by URL. Connections to one endpoint share it.
+            now: Function that returns the local time.
+            patient: Whether it is for writes without a lock.
+        """
+        self._now = now
+        meta: Any = model.Meta
+        self._model = model
+        connect, read = meta.connect_timeout_seconds, meta.read_timeout_seconds
+        self.retries: int | None = meta.max_retry_attempts if patient else None
+        if not patient:
+            connect, read = self._tight(connect, CONNECT_TIMEOUT), self._tight(read, READ_TIMEOUT)
+        self._make = partial(
+            TableConnection,
+            meta.table_name,
+            meta_table=connection_of(model).get_meta_table(),
+            region=meta.region,
+            host=meta.host,
+            connect_timeout_seconds=connect,
+            read_timeout_seconds=read,
+            max_retry_attempts=0,
+            max_pool_connections=max(meta.max_pool_connections or 0, POOL_CONNECTIONS),
+            extra_headers=meta.extra_headers,
+        )
+        self._credentials = _credentials_of(model)
+        self.table = self._connected(self._credentials)
+        self.pynamodb = self.table.connection
+        self.table_name: str = meta.table_name
+        self._server_times = server_times
+        self.is_open = False
+        self.server = ServerTime()
+        self.region: str | None = None
+        self.endpoint = ""
+        # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two. Reentrant,
+        # for a signal handler that releases a lock just then.
+        self._opening = threading.RLock()
+
+    def _tight(self, seconds: float | None, most: float) -> float:
+        """Cap a timeout of a user's model, which was not chosen for locks. That of a lock table was, and stays."""
+        if seconds is None:  # for botocore no timeout: a request that hangs would outlast the lease
+            return most
+        prefix: str = getattr(self._model, "_claim_prefix", "")
+        return min(seconds, most) if prefix else seconds
+
+    def _connected(self, credentials: _Credentials) -> TableConnection:
+        """Return a connection of PynamoDB's that signs with these credentials."""
+        key_id, secret, token = credentials
+        table = self._make(
+            aws_access_key_id=key_id, aws_secret_access_key=secret, aws_session_token=token
+        )
+        without_retry_modes(table)
+        return table
+
+    def open(self) -> None:
+        """Make the client, if there is none yet. If it cannot be made, the request that follows fails and says so."""
+        with suppress(BotoCoreError, ValueError):
+            self._open()
+
+    def _open(self) -> None:
+        """Make the client, if there is none yet.
+
+        Raises:
+            BotoCoreError: If it cannot be made, as without a region.
+            ValueError: If the endpoint is not a URL.
+        """
+        if not self.is_open:
+            with self._opening:
+                client = client_of(self.pynamodb)
+                _check_answers(client)
+                self.region = client.meta.region_name
+                self.endpoint = client.meta.endpoint_url
+                self.server = self._server_times.setdefault(self.endpoint, ServerTime())
+                # Last: other threads read it without the lock, and then use the attributes that are set above. Not if
+                # no credentials were found, as while a metadata service fails: PynamoDB replaces that client at the
+                # next request, and nothing would observe the new one.
+                self.is_open = credentials_of(client) is not None
+
+    def elsewhere(self, callers: PynamoDBConnection) -> str:
+        """Return where a caller's connection leads, for messages; empty if to the same database as this one.
+
+        Raises:
+            TransactWriteError: If nothing can be sent by the caller's connection.
+        """
+        try:
+            meta = client_of(callers).meta
+        except (BotoCoreError, ValueError) as error:
+            raise _failed("TransactWriteItems", error) from error
+        self.open()
+        there = f"{meta.region_name} at {meta.endpoint_url}"
+        if there != self.where:
+            return there
+        # Other credentials may belong to another account. Without any of its own (None), each connection uses those of
+        # the environment.
+        own = _credentials_of(self._model)[0]
+        return "" if access_key_of(callers) == own else f"{there} with other credentials"
+
+    def shares_table_with(self, other: Connection) -> bool:
+        """Return whether both connections are known to reach one table. Makes no client to find out."""
+        same_endpoint = self.is_open and self.server is other.server
+        return same_endpoint and self.table_name == other.table_name
+
+    @property
+    def where(self) -> str:
+        """Region and endpoint, for messages. The connection must be open."""
+        return f"{self.region} at {self.endpoint}"
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    def send(self, operation: str, kwargs: dict[str, Any]) -> Answer | Failure:
+        """Send one request of any kind, once, and return its outcome. DynamoDB's errors are returned, not raised."""
+        # Otherwise PynamoDB would request the consumed capacity, only to log it.
+        kwargs.setdefault("ReturnConsumedCapacity", "NONE")
+        try:
+            if not self.is_open or _credentials_of(self._model) != self._credentials:
+                self._prepare()
+        except NoRegionError:
+            # The request fails by this error itself, unless a caller's tests replace what sends it: then no client is needed.
+            pass
+        except (BotoCoreError, ValueError) as error:
+            return Failure({}, _failed(operation, error))
+        # Not the time of the step that asked for the request. In between, a client was made, a receiver of the step's
+        # events was slow, or all workers for tasks were busy, for 20 s perhaps. Counted from the step, the upper bound of
+        # server time that the answer gives would be too high by as much, and all leases at this endpoint end as much
+        # too early.
+        sent = self._now()
+        reply = self._exchange(operation, kwargs)
+        reply.sent = sent
+        return reply
+
+    def _exchange(self, operation: str, kwargs: dict[str, Any]) -> Answer | Failure:
+        try:
+            data: dict[str, Any] = self.pynamodb.dispatch(operation, kwargs)
+        except (AttributeError, TypeError) as error:
+            if not came_from_the_body(error):
+                raise
+            return self.not_dynamodbs(operation, error)
+        except (BotoCoreError, ClientError, *UNWRAPPED) as error:
+            return self._refused_or_failed(operation, kwargs, error)
+        except StopIteration as error:
+            # Of a mock in a caller's tests whose answers have run out. A runner takes it for the end of its operation: a
+            # release that was never sent would return as if it were done. And a task would wait for ever, for asyncio
+            # refuses to raise it in one.
+            raise RuntimeError("sending a request raised StopIteration") from error
+        if self.retries is not None and is_made_up(data):
+            # A caller's tests may replace what sends writes without a lock. Whatever they return counts as an answer.
+            return Answer(data or {})
+        answer = Answer(data)
+        return answer if answer.is_dynamodbs else self.not_dynamodbs(operation)
+
+    def _prepare(self) -> None:
+        """Make the client, if there is none yet, and sign with the credentials that the model's Meta names now.
+
+        A program replaces temporary credentials there before they expire. This object stays the same: a holder keeps
+        its lock under the new credentials, and a waiter keeps its place in the queue.
+
+        Raises:
+            BotoCoreError: If the client cannot be made, as without a region.
+            ValueError: If the endpoint is not a URL.
+        """
+        with self._opening:
+            credentials = _credentials_of(self._model)
+            if credentials != self._credentials:  # else another thread has done it meanwhile
+                table = self._connected(credentials)
+                # under the lock: two threads would make two clients
+                client = client_of(table.connection)
+                _check_answers(client)
+                # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
+                # next one. Otherwise it stays open: other threads ask without the lock (`shares_table_with`).
+                if credentials_of(client) is None:
+                    self.is_open = False
+                self.table, self._credentials = table, credentials
+                self.pynamodb = table.connection
+        self._open()
+
+    def _refused_or_failed(
+        self, operation: str, kwargs: dict[str, Any], error: Exception
+    ) -> Answer | Failure:
+        raised: Any = error.__cause__ if isinstance(error, VerboseClientError) else error
+        response: Any = getattr(raised, "response", None) or {}
+        if getattr(raised, "operation_name", operation) != operation:
+            # The error is that of another service, such as STS, which botocore asked for credentials. Its code and its
+            # `Date` are not DynamoDB's.
+            response = {}
+        code = response.get("Error", {}).get("Code")
+        if code == _REFUSED:
+            refused = _ERRORS[operation](f"{operation} refused: {error}", error)
+            refused.__cause__ = error
+            return Answer(response, error=refused, item=response.get("Item"))
+        missing = missing_tables(kwargs, code, error)
+        if missing:
+            return Failure(response, self._missing(missing, error))
+        transient, maybe_applied = may_pass(raised, answered=self.server.answered > 0)
+        if transient:
+            conflict = is_conflict(raised)
+            return self._transient(
+                operation,
+                str(error),
+                error,
+                response,
+                maybe_applied=maybe_applied,
+                conflict=conflict,
+            )
+        failed = _failed(operation, error)
+        if isinstance(failed, TransactWriteError):
+            return _cancelled(failed, response)
+        return Failure(response, failed)
+
+    def not_dynamodbs(self, operation: str, cause: Exception | None = None) -> Failure:
+        """Return the failure of a request that was answered by something other than DynamoDB."""
+        return self._transient(
+            operation, "the answer is not DynamoDB's", cause, {}, maybe_applied=True
+        )
+
+    def _transient(
+        self,
+        operation: str,
+        why: str,
+        cause: Exception | None,
+        response: Any,
+        *,
+        maybe_applied: bool,
+        conflict: bool = False,
+    ) -> Failure:
+        """Return the failure of a request that may succeed if it is retried."""
+        answered = self.server.answered > 0
+        if not answered:
+            why = (
+                f"DynamoDB has not answered yet in {self.where} (wrong region or endpoint?): {why}"
+            )
+        error = _ERRORS[operation](f"{operation} failed: {why}", cause)
+        error.__cause__ = cause
+        return Failure(
+            response,
+            error,
+            transient=True,
+            conflict=conflict,
+            maybe_applied=maybe_applied,
+            answered=answered,
+        )
+
+    def _missing(self, tables: Sequence[str], error: Exception) -> TableDoesNotExist:
+        """Return the error for a missing table, which is at least one of those given.
+
+        Its message questions region and profile before it advises to create the table: often the table exists in
+        another region.
+        """
+        if len(tables) > 1:
+            # DynamoDB does not say which one is missing, so each is read.
+            tables = [table for table in tables if self._is_missing(table)] or tables
+        own = self.table_name
+        call = f"{self._model.__name__}.create_table()" if [*tables] == [own] else "create_table()"
+        # PynamoDB puts the text between backticks, which are closed and opened again here.
+        missing = TableDoesNotExist(
+            f"{'` or `'.join(tables)}` in {self.where}: wrong region or profile? "
+            f"If not, create it with `{call}"
+        )
+        missing.cause = missing.__cause__ = error
+        return missing
+
+    def _is_missing(self, table: str) -> bool:
+        """Return whether a table is missing, as far as a read can show: the role may not be allowed to read it."""
+        # This key fits no table. DynamoDB notices that only if the table exists.
+        key = {"-": {"S": "-"}}
+        reply = self.send("GetItem", {"TableName": table, "Key": key})
+        return isinstance(reply.error, TableDoesNotExist)
+
+
+def _check_answers(client: Any) -> None:
+    """Let botocore's client check each answer."""
+    # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
+    client.meta.events.register(
+        "response-received.dynamodb", _refuse_what_is_cut_off, unique_id="pynamodb_mutex answers"
+    )
+
+
+def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
+    """Raise an error for an answer whose body did not arrive whole. botocore calls this for each answer.
+
+    The connection is closed in the middle of an answer. botocore cannot parse the half that arrived, and returns an
+    answer without content: a row that exists would count as missing, and a lock that is held as free. Or a hand-over is
+    applied, its answer shows no claim, and the lock stays taken by nobody. botocore itself compares the checksum only to
+    decide whether to retry.
+
+    Raises:
+        ResponseParserError: If the body has not the checksum that DynamoDB sent with it.
+    """
+    if response_dict is None:
+        return
+    checksum = response_dict["headers"].get("x-amz-crc32")
+    if checksum is not None and checksum != str(crc32(response_dict["body"])):
+        raise ResponseParserError("the answer is cut off")
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def _credentials_of(model: type[Model]) -> _Credentials:
+    """Return access key, secret key and session token that a model's Meta names, or None for each."""
+    meta = model.Meta
+    return meta.aws_access_key_id, meta.aws_secret_access_key, meta.aws_session_token
+
+
+def _failed(operation: str, error: Exception) -> PynamoDBException:
+    """Return PynamoDB's error for a request that failed."""
+    failed = _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
+    # Set by hand: the error is returned as a value, and raised where its cause is no longer being handled.
+    failed.__cause__ = error
+    return failed
+
+
+def _cancelled(error: TransactWriteError, response: Any) -> Answer | Failure:
+    """Return the refusal, or the failure, of a transaction that was cancelled."""
+    codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
+    if any(code in TRANSIENT_REASONS and code != "None" for code in codes):
+        # The first attempt is applied and its answer is lost. At the retry the guard's row is in conflict with another
+        # request and is not evaluated, and a condition on another row is refused by what the first attempt wrote. As a
+        # refusal this would be reported as "not applied". Sent again, it shows the guard's row.
+        return Failure(response, error, transient=True, conflict=True)
+    refused = {
+        place: (reason.raw_item if reason else None) or {}
+        for place, reason in enumerate(error.cancellation_reasons)
+        if codes[place] == "ConditionalCheckFailed"
+    }
+    if not refused:
+        return Failure(response, error)
+    return Answer(response, error=error, refused=refused)

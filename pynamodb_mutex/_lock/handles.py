@@ -1,0 +1,694 @@
+"""Handles: base classes of all locks as users see them, on one key or several, for threads or for tasks.
+
+A handle offers properties and calls, and remembers which thread or task has which acquisition. It decides nothing
+about the lock: each call makes an operation of `pynamodb_mutex._lock.operations` and lets a runner of
+`pynamodb_mutex._lock.runtime` execute it. The handles for tasks are in `pynamodb_mutex._tasks`; the public classes are in `mutex`,
+`groups`, `rows` and `aio`.
+
+Threads and tasks may share a handle. One that has called `acquire` on it, or entered a ``with`` block of it, sees its own
+latest attempt alone. So neither a holder that has lost the lock nor a caller that was refused sees `held` as True, or
+releases the lock, because another thread has acquired it by the same object. One that never has, such as a helper thread
+of the holder, sees the latest acquisition.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
+
+from pynamodb_mutex._lock.dynamodb.keys import lock_name
+from pynamodb_mutex._lock.operations.options import Made, check_at_least, check_bool, check_lease
+from pynamodb_mutex._lock.operations.release import release
+from pynamodb_mutex._lock.operations.renew import ensure_held, renew
+from pynamodb_mutex._lock.protocol.claim import date_of
+from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_all
+from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
+from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex.exceptions import (
+    MutexAlreadyHeldError,
+    MutexError,
+    MutexNotHeldError,
+    MutexTimeoutError,
+    add_note,
+    describe_holder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import ParamSpec
+
+    from pynamodb_mutex._lock.operations.acquire import Attempt
+    from pynamodb_mutex._lock.operations.contender import Caller
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+    from pynamodb_mutex._lock.operations.options import LockOptions
+    from pynamodb_mutex._lock.protocol.claim import Claim, Loss
+    from pynamodb_mutex._several.acquire import AcquisitionOfSeveral
+
+    P = ParamSpec("P")
+
+
+R = TypeVar("R")
+H = TypeVar("H", bound="Held")
+"""Type of a handle's acquisitions: one claim, or several claims that are held together."""
+
+
+class Handle(Made, Generic[H]):
+    """A lock as users see it: the properties that are answered without a request."""
+
+    @abstractmethod
+    def _mine(self) -> H | None:
+        """Return what the latest attempt of this thread or task has acquired; None if that has acquired nothing.
+
+        If it has made no attempt, the latest acquisition; None before the first.
+        """
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is held here, by the local clock; of several locks, whether all are. Sends no request."""
+        held = self._mine()
+        return held is not None and held.held
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends, by the local clock; of several locks, the first lease to end. 0 if not held."""
+        held = self._mine()
+        return 0.0 if held is None else held.remaining
+
+    @property
+    def deadline(self) -> float:
+        """Time at which `held` becomes False unless the lock is renewed, in seconds of the local clock.
+
+        Compare it with ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux and ``time.monotonic()``
+        elsewhere, on this machine only. Each renewal moves it, until ``max_hold``. It may also move
+        nearer, if DynamoDB's answers show that the local clock stood still. Minus infinity if the lock
+        is no longer held, or the parent of this forked process acquired it.
+
+        Raises:
+            MutexNotHeldError: If it was never acquired.
+        """
+        held = self._last("deadline")
+        return held.ends if held.held else -math.inf
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock was held here and lost before it was released. Sends no request."""
+        return self.loss is not None
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lock was lost; None if it was not. Sends no request."""
+        held = self._mine()
+        return None if held is None else held.loss
+
+    def _last(self, what: str) -> H:
+        """Return what `_mine` does, for a call that needs an acquisition; ``what`` names the call.
+
+        Raises:
+            MutexNotHeldError: If there was none yet.
+        """
+        held = self._mine()
+        if held is None:
+            raise self._not_held_error(what)
+        return held
+
+    @abstractmethod
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        """Return the error for a call that needs an acquisition; ``what`` names the call."""
+
+    @property
+    @abstractmethod
+    def _shown(self) -> str:
+        """The key or the keys, for messages."""
+
+    def __repr__(self) -> str:
+        """Describe the lock and its state, without a request."""
+        return f"<{type(self).__name__} {self._shown}: {self._state()}>"
+
+    def _state(self) -> str:
+        """Describe the state of the lock, for people."""
+        held = self._mine()
+        if held is not None and held.held:
+            return f"held, {held.remaining:.1f} s left"
+        if held is not None and held.loss is not None:
+            return f"lost: {held.why}"
+        return "not held"
+
+    def __bool__(self) -> NoReturn:
+        """Refuse: it is not clear what the truth value would mean."""
+        raise TypeError(f"{self!r} has no truth value: use .held, or the result of .acquire()")
+
+
+def refusing(advice: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses the kind of ``with`` block that is not for this kind of lock.
+
+    Args:
+        advice: The end of the message.
+    """
+
+    def refuse(lock: Handle[Any], *_: object) -> NoReturn:
+        raise TypeError(f"{type(lock).__name__} is for {advice}")
+
+    return refuse
+
+
+class HandleOfOne(Handle["HeldClaim"]):
+    """A lock on one key, as users see it."""
+
+    _options: LockOptions
+
+    @property
+    def _own(self) -> LockOptions:
+        """The options of this acquisition; before the first those that were given, for any of several keys."""
+        claim = self._mine()
+        return self._options if claim is None else claim.options
+
+    @property
+    def key(self) -> str:
+        """The lock's key; of any of several, that of this acquisition, and before the first a description of all keys.
+
+        With a range key, the hash key alone.
+        """
+        return self._own.key
+
+    @property
+    def range_key(self) -> Any:
+        """The range key that was given with the key; None if none was."""
+        return self._own.range_key
+
+    @property
+    def _name(self) -> str:
+        """What messages call the lock; with several keys to choose from, the key of this acquisition."""
+        return self.key if self.range_key is None else self._own.name
+
+    @property
+    def token(self) -> str:
+        """Random id of this acquisition; no other acquisition has the same.
+
+        Raises:
+            MutexNotHeldError: If it was never acquired.
+        """
+        return self._last("token").own.token
+
+    @property
+    def fencing_token(self) -> int:
+        """Number of this acquisition, greater than that of any acquisition before it on this key.
+
+        A resource outside DynamoDB that refuses a number below the highest it has seen is safe from a holder that
+        writes after its lease has ended. It must have seen a holder's number before that holder reads from it. (M.
+        Kleppmann, "How to do distributed locking", 2016.)
+
+        Raises:
+            MutexNotHeldError: If it was never acquired.
+            MutexError: With ``delete_on_release``, because the number could fall.
+        """
+        if self._own.delete_on_release:
+            msg = "no fencing token with delete_on_release: it could fall when the row is new"
+            raise MutexError(msg, key=self._options.key)
+        return self._last("fencing_token").own.version
+
+    @property
+    def owner(self) -> str:
+        """Label of this acquisition; before the first, the label that it would have. The protocol never compares it."""
+        claim = self._mine()
+        return self._options.owner or caller().label if claim is None else claim.contender.owner
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the previous holder never released the lock."""
+        return bool(self.abandoned_by)
+
+    @property
+    def abandoned_by(self) -> str | None:
+        """Label of the previous holder if it never released the lock; otherwise, and for several locks together, None."""
+        claim = self._mine()
+        return claim.abandoned_by or None if claim is not None else None
+
+    @property
+    def data(self) -> Any:
+        """The payload in the row, as of the acquisition or the last call that wrote one; None if there is none.
+
+        Raises:
+            InvalidRowError: If what another program wrote there is not JSON.
+        """
+        claim = self._mine()
+        return None if claim is None else claim.data
+
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        return MutexNotHeldError(f"{what}: {shown(self._name)} is not held", key=self._name)
+
+    def _state(self) -> str:
+        claim = self._mine()
+        if claim is not None and claim.held:
+            return f"held, fencing token {claim.own.version}, {claim.remaining:.1f} s left"
+        return super()._state()
+
+    @property
+    def _shown(self) -> str:
+        return f"{shown(self._name)} in {self._options.model.Meta.table_name}"
+
+
+class Lock(Handle[H]):
+    """A lock for threads: its blocking calls, and the operations behind them.
+
+    The methods that return an `Operation` do the work. The public calls run them on the caller's thread;
+    `~pynamodb_mutex._tasks.handles.AsyncLock` runs the same ones for tasks.
+    """
+
+    _options: LockOptions
+
+    def __init__(self, options: LockOptions) -> None:
+        self._options = options
+        # By thread or task, as long as it lives: what its latest attempt has acquired; None if nothing, or nothing yet.
+        # This and `_latest` stay after the release, so that `lost` and `token` can still be asked for.
+        self._attempts: WeakKeyDictionary[Caller, H | None] = WeakKeyDictionary()
+        self._latest: H | None = None
+        # by thread or task: the acquisitions with which its ``with`` blocks began, innermost last, each with the frame
+        # of the block
+        self._entered: dict[Caller, list[tuple[H, int]]] = {}
+
+    def _mine(self) -> H | None:
+        # The one exception to the rule that no property starts a thread. The system has refused one, and there
+        # may be no other thread of ours that would ask again: a holder that only asks for `held` in a loop would
+        # wait in vain for its renewals and for ``on_lost``. `start` waits for nothing and raises nothing.
+        threads = current_process().threads
+        if threads.waiting:
+            threads.start()
+        return self._attempts.get(caller(labelled=False), self._latest)
+
+    def _current(self, what: str) -> H:
+        """Return the acquisition that a call works on: see `_last`. Several locks must not all be released."""
+        return self._last(what)
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Any:
+        """Return an attempt to acquire the lock.
+
+        Args:
+            who: The thread or task that calls.
+            patience: Seconds to wait for the lock; 0 to try once, infinity to wait for ever.
+            blocks: Whether waiting blocks the caller's thread.
+        """
+
+    @abstractmethod
+    def _reentered(self, attempt: Any, me: Caller) -> H | None:
+        """Enter the acquisition of this thread or task once more; if it has none, begin its attempt.
+
+        Returns:
+            The acquisition; None if it has none.
+
+        Raises:
+            MutexAlreadyHeldError: If it has one and may not enter it again.
+        """
+
+    @abstractmethod
+    def _timeout_error(self, attempt: Any) -> MutexTimeoutError:
+        """Return the error for a lock that was not free in time."""
+
+    def _note(self, me: Caller, held: H) -> None:
+        """Record the acquisition that a thread or task has from now on."""
+        self._attempts[me] = self._latest = held
+
+    def _acquiring(self, attempt: Attempt[H], me: Caller) -> Operation[H | None]:
+        """Acquire the lock; return None if it was not free in time."""
+        held = self._reentered(attempt, me)
+        if held is None:
+            # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
+            acquired: H | None = yield from attempt.run(functools.partial(self._note, me))
+            return acquired
+        self._note(me, held)
+        return held
+
+    def _entering(self, attempt: Attempt[H], me: Caller, frame: int) -> Operation[H]:
+        """Acquire the lock for a ``with`` block, in whose frame this is called; return the acquisition."""
+        held = yield from self._acquiring(attempt, me)
+        if held is None:
+            raise self._timeout_error(attempt)
+        return self._begin_block(held, me, frame)
+
+    def _begin_block(self, held: H, me: Caller, frame: int) -> H:
+        held.together.blocks += 1
+        self._entered.setdefault(me, []).append((held, frame))
+        return held
+
+    def _renewing(self, lease: float | timedelta | None) -> Operation[None]:
+        """Renew the lock, for ``lease`` seconds or, if None, for each lock's own lease."""
+        if lease is not None:
+            lease = check_lease(lease)
+        return renew(self._current("renew"), lease)
+
+    def _ensuring(self, at_least: float) -> Operation[None]:
+        """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
+        held = self._current("ensure_held")
+        check_at_least(at_least, held.lease)
+        return ensure_held(held, at_least)
+
+    def _leave_block(
+        self, error: BaseException | None, *, was_cut_short: bool = False
+    ) -> tuple[Caller, H | None]:
+        """Leave a ``with`` block.
+
+        Args:
+            error: The exception by which it is left; None if by none.
+            was_cut_short: Whether something of the block may go on.
+
+        Returns:
+            Who began the block, and the acquisition to release; None if it was released already.
+        """
+        who = self._who_began(error)
+        block: Any = take_last(self._entered, who)
+        entered: H = block[0]
+        entered.together.blocks -= not was_cut_short
+        # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
+        # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
+        # the block: who leaves it may have another permit by the same semaphore.
+        held = self._attempts.get(who)
+        if held is None or held.is_released:
+            held = entered
+        return who, None if held.is_released else held
+
+    def _who_began(self, error: BaseException | None) -> Caller:
+        """Return the thread or task that began the block which is left by an exception, or by none."""
+        me = caller(labelled=False)
+        # one thread or task may enter, and another leave
+        who = me if me in self._entered else next(iter(self._entered))
+        if not isinstance(error, GeneratorExit):
+            return who
+        # A generator that is suspended in its block is closed by the garbage collector, on any thread, or by the event loop,
+        # in a task of its own. Tasks A and B have a permit each by one semaphore, B in an asynchronous generator, which is
+        # closed. The permit of A, who goes on, must not be released in place of B's. Only the frame shows whose it is.
+        frame, entered = id(getattr(error.__traceback__, "tb_frame", None)), self._entered.items()
+        return next((each for each, blocks in list(entered) if blocks[-1][1] == frame), who)
+
+    def _ending_block(self, held: H) -> Operation[None]:
+        """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
+        if not held.is_released:
+            yield from release(held)
+
+    @abstractmethod
+    def _asking(self) -> Operation[bool]:
+        """Return the operation that reads whether anyone holds the lock."""
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    def _acquire(
+        self, blocking: bool, timeout: float | timedelta | None, force: bool = False
+    ) -> bool:
+        who = caller()
+        attempt = self._attempt(who, self._options.patience(blocking, timeout), blocks=True)
+        if force:
+            check_bool("force", force)
+            attempt.by_force()
+        return run(attempt.shared, self._acquiring(attempt, who)) is not None
+
+    def release(self) -> None:
+        """Release the lock; of several locks, all.
+
+        In a signal handler or finaliser that interrupted a step of this library on the same thread, the
+        lock is released right after that step, and errors are logged.
+
+        Raises:
+            MutexLostError: If it had been lost; of several locks, if one had been. The others are released.
+            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by
+                the parent of this forked process.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
+                its lease. UpdateError for one lock, DeleteError with ``delete_on_release``,
+                TransactWriteError for several.
+        """
+        held = self._current("release")
+        run(current_process(), release(held), may_be_deferred=True)
+
+    def renew(self, lease: float | timedelta | None = None) -> None:
+        """Renew now, by one request. The new end counts from now and is never before the old one.
+
+        An expired lock is won back if nobody has acquired it since.
+
+        Args:
+            lease: Seconds, for this renewal alone; each lock's own lease by default.
+
+        Raises:
+            MutexLostError: If the lock is lost.
+            MutexNotHeldError: If it is not held here.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached until the lease ends:
+                UpdateError for one lock, TransactWriteError for several.
+        """
+        run(current_process(), self._renewing(lease))
+
+    def ensure_held(self, at_least: float = 0.0) -> None:
+        """Raise unless the lock is held. Renews it first if less than ``at_least`` of its lease is left.
+
+        Of several locks, those that were released by themselves before do not count. Without an argument it sends no
+        request.
+
+        Args:
+            at_least: Seconds that must be left, less than the lease.
+
+        Raises:
+            MutexLostError: If it is lost.
+            MutexNotHeldError: If it is not held here.
+            ValueError: If ``at_least`` is negative, or not below the lease.
+            pynamodb.exceptions.PynamoDBException: If it must be renewed and that fails: see `renew`.
+        """
+        run(current_process(), self._ensuring(at_least))
+
+    def _enter(self) -> H:
+        who = caller()
+        attempt = self._attempt(who, self._options.patience(True, None), blocks=True)
+        return run(attempt.shared, self._entering(attempt, who, calling_frame()))
+
+    @abstractmethod
+    def __enter__(self) -> Any:
+        """Acquire the lock; of several locks, all."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the lock, as `release` does. An exception of the body is never replaced.
+
+        Raises:
+            MutexLostError: If the body did not raise, and the lock was lost meanwhile.
+        """
+        _, held = self._leave_block(error)
+        if held is None:
+            return
+        # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a
+        # generator that is suspended in this block.
+        try:
+            run(current_process(), self._ending_block(held), may_be_deferred=True)
+        except Exception as failure:
+            if error is None:
+                raise
+            note_not_released(error, failure)
+
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock, by one consistent read.
+
+        Of several locks, whether anyone holds any of them; of any of several keys, whether all are held, by whichever
+        holders.
+
+        Raises:
+            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
+        """
+        return run(current_process(), self._asking())
+
+    @abstractmethod
+    def _another(self) -> Lock[Any]:
+        """Return another handle on the same lock."""
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function: each call acquires the lock by a handle of its own.
+
+        Raises:
+            TypeError: For a generator or a coroutine function, which would run outside the lock.
+        """
+        from pynamodb_mutex._lock import decorated  # noqa: PLC0415 - seldom needed
+
+        decorated.check_function(function)
+        if decorated.is_async(function):
+            msg = "an async function cannot run under a Mutex: it would block the event loop"
+            raise TypeError(msg)
+        return decorated.locked_calls(function, lambda *_, **__: self._another())
+
+
+# not in the class: type checkers refuse an ``async with`` by what is not there
+Lock.__aenter__ = Lock.__aexit__ = refusing("threads: use 'with', or an AsyncMutex")  # type: ignore[attr-defined]  # see above
+
+
+def note_not_released(error: BaseException, failure: Exception) -> None:
+    """Add a note to the exception of a block: its lock could not be released either."""
+    add_note(error, f"and the lock could not be released: {one_line(failure)}")
+
+
+def timeout_error(
+    what: str, name: str, options: LockOptions, holder: Claim | None
+) -> MutexTimeoutError:
+    """Return the error for a lock that was not free in time.
+
+    Args:
+        what: What did not happen, for the message, with braces for the name.
+        name: What messages call the lock.
+        options: Its options.
+        holder: The claim that was in the way last; None if none was seen.
+    """
+    owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
+    why = f"within {options.timeout} s: {describe_holder(owner, ends)}"
+    msg = f"{what.format(shown(name))} {why}"
+    return MutexTimeoutError(msg, key=name, owner=owner, expires_at=date_of(ends))
+
+
+# -- several together ------------------------------------------------------------------------------
+
+MOST = 100
+"""Largest number of writes in one transaction of DynamoDB."""
+
+
+class LockGroup(Lock["Held"]):
+    """Several locks, acquired, renewed and released together: all or none, by one request each.
+
+    Nobody holds some of them while waiting for others. Losing one lock is losing all. Threads may share
+    it, as they may a Mutex.
+    """
+
+    def __init__(self, locks: list[Any], options: LockOptions | None = None) -> None:
+        """Use `Mutex.for_keys` or `RowLockMixin.locked_all`."""
+        if not 1 <= len(locks) <= MOST:
+            msg = f"1 to {MOST} locks can be taken at once, not {len(locks)}"
+            raise ValueError(msg)
+        metas = [lock._options.model.Meta for lock in locks]
+        for what in ("region", "host"):
+            # a table whose Meta names none is where the environment says, which is not known here
+            named = {getattr(meta, what): meta.table_name for meta in metas if getattr(meta, what)}
+            if len(named) > 1:
+                places = ", ".join(f"{table} in {place}" for place, table in named.items())
+                msg = f"one transaction reaches the tables of one {what} only, not {places}"
+                raise ValueError(msg)
+        super().__init__(options or locks[0]._options)
+        self._locks = locks
+
+    def acquire(self, blocking: bool = True, timeout: float | timedelta | None = None) -> bool:
+        """Acquire all the locks, or none.
+
+        Args:
+            blocking: Wait for the locks; otherwise try once.
+            timeout: Seconds to wait, -1 for ever; None for the timeout that was given with the keys.
+
+        Returns:
+            Whether they were acquired. False only if DynamoDB said that another holder has one.
+
+        Raises:
+            MutexAlreadyHeldError: If this thread or task holds them by this object, and they are not
+                reentrant; if they are, and it holds only some of them, or others with them; or if the wait
+                would never end, as for `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
+            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1; if the tables are
+                in different regions.
+            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
+            pynamodb.exceptions.TableDoesNotExist: If a table is missing.
+            pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request; or if it throttled,
+                failed, answered later than the lease allows, or was unreachable until the timeout.
+            pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
+        """
+        return self._acquire(blocking, timeout)
+
+    def _asking(self) -> Operation[bool]:
+        from pynamodb_mutex._several.acquire import are_held  # noqa: PLC0415 - as below
+
+        process = current_process()
+        locks = [(process.store(lock._options.model), lock._options) for lock in self._locks]
+        return are_held(process, locks, any)
+
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfSeveral:
+        from pynamodb_mutex._several.acquire import (  # noqa: PLC0415 - seldom needed
+            AcquisitionOfSeveral,
+        )
+
+        contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
+        for name in ("on_lost", "on_danger"):
+            call = getattr(self._options, name)
+            if call is None or any(getattr(lock._options, name) == call for lock in self._locks):
+                continue
+            # each key is a Mutex, which keeps its own options: nobody else would report this to the group
+            for lock, contender in zip(self._locks, contenders, strict=True):
+                calls = (*getattr(contender, name), functools.partial(call, lock))
+                setattr(contender, name, calls)
+        return AcquisitionOfSeveral(contenders, patience, self._options.poll)
+
+    def _note(self, me: Caller, held: Held) -> None:
+        super()._note(me, held)
+        # so that each member shows its own claim: its fencing token, data and previous holder
+        for lock, claim in zip(self._locks, self._in_order(held), strict=True):
+            lock._note(me, claim)
+
+    def _in_order(self, held: Held) -> list[HeldClaim]:
+        """Return the claims in the order of this object's locks.
+
+        With reentrant locks, another object with the keys in another order may have acquired them.
+        """
+        found = {(claim.options.model, claim.contender.row_name): claim for claim in held.claims}
+        each = [lock._options for lock in self._locks]
+        return [found[own.model, lock_name(own.model, own.key, own.row)] for own in each]
+
+    def _reentered(self, attempt: AcquisitionOfSeveral, me: Caller) -> Held | None:
+        holders = [contender.key_queue.holder for contender in attempt.contenders]
+        own = [claim for claim in holders if claim is not None and claim.reenters(me.number)]
+        # Only all the claims of one acquisition can be entered again, and only without others: they are renewed,
+        # lost and released as one. If this thread held "a" alone, and "b" were acquired now for "a" and "b", the
+        # group would be two acquisitions, of which one can be lost while the other stands.
+        if own and all(contender.options.reentrant for contender in attempt.contenders):
+            held: Held = own[0].together
+            if held.is_group and set(held.claims) == set(holders):
+                for claim in held.claims:
+                    claim.depth += 1
+                return held
+            key = own[0].key
+            msg = (
+                f"{shown(key)} is held by this thread or task, but not together with exactly these locks: "
+                "reentrant locks are acquired again only all together"
+            )
+            raise MutexAlreadyHeldError(msg, key=key, owner=own[0].contender.owner)
+        for lock in self._locks:
+            mine = lock._attempts.get(me)
+            if mine is not None:
+                if mine.stands_at(attempt.shared.now):
+                    msg = f"{shown(lock._name)} is already held by this thread or task"
+                    raise MutexAlreadyHeldError(msg, key=lock._name, owner=mine.contender.owner)
+                mine.abandon()
+        for handle in (self, *self._locks):
+            handle._attempts[me] = None
+        return None
+
+    def _current(self, what: str) -> Held:
+        held = super()._current(what)
+        # the latest acquisition is remembered after its release, for `lost` and `loss`
+        if held.is_released:
+            raise self._not_held_error(what)
+        return held
+
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        return MutexNotHeldError(f"{what}: {self._shown} are not held", key=self._locks[0]._name)
+
+    @property
+    def _shown(self) -> str:
+        return shown_all([lock._name for lock in self._locks])
+
+    def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
+        key, claim = attempt.in_the_way
+        return MutexTimeoutError(
+            f"{self._shown} were not all free within {self._options.timeout} s: "
+            f"{shown(key)} is {describe_holder(claim.owner, claim.expires_at)}",
+            key=key,
+            owner=claim.owner,
+            expires_at=date_of(claim.expires_at),
+        )

@@ -1,0 +1,606 @@
+"""Acquire one lock: write, wait in the local queue, poll, write again.
+
+Only an acquiring write decides who holds the lock; a read only shows whether such a write is worth sending. This
+module has the order of requests and waits, and what happens to a claim that nobody will use. What a row's claim
+means is in `claim`, the order of this process's waiters in `local_queue`, and the times are in `schedule`.
+`acquire_several` and `acquire_fairly` build on this module.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._lock.dynamodb.answers import Failure
+from pynamodb_mutex._lock.operations.contender import refuse_wait
+from pynamodb_mutex._lock.operations.effects import Deliver, Open, Wait, Wakeup
+from pynamodb_mutex._lock.operations.events import Delivery, Log, contended, not_acquired
+from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+from pynamodb_mutex._lock.operations.local_queue import Turn
+from pynamodb_mutex._lock.operations.release import disown, note_broken, release
+from pynamodb_mutex._lock.operations.renew import renew
+from pynamodb_mutex._lock.operations.retry import Attempts, retrying
+from pynamodb_mutex._lock.operations.states import State
+from pynamodb_mutex._lock.protocol.claim import (
+    FORCED_MARK,
+    TOO_SHORT,
+    ObservedClaim,
+    OwnClaim,
+    date_of,
+)
+from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
+from pynamodb_mutex._lock.protocol.outcome import shows_acquisition
+from pynamodb_mutex._lock.protocol.schedule import poll_at_end
+from pynamodb_mutex.exceptions import MutexClosedError, MutexError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.contender import Contender
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.protocol.claim import Claim
+
+H = TypeVar("H", bound=Held)
+"""What an attempt acquires: a claim, or several that are held together."""
+
+
+class Attempt(ABC, Generic[H]):
+    """An attempt to acquire one lock or several, until a deadline.
+
+    Attributes:
+        shared: State that the locks of the process share.
+        requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
+    """
+
+    def __init__(self, shared: Shared, patience: float) -> None:
+        """Make an attempt.
+
+        Args:
+            shared: State that the locks of the process share.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+        """
+        self.shared = shared
+        self.requests = Attempts()
+        self._patience = patience
+        self._deadline = math.inf
+        self._since = math.inf
+        self._contended = False
+        # what is tried before all else: to take the lock by force
+        self._first: Callable[[], Operation[H | None]] | None = None
+
+    def run(self, note: Callable[[H], object]) -> Operation[H | None]:
+        """Acquire and emit the outcome; return what is held, or None if it was not free in time.
+
+        Args:
+            note: Called with what is held before ``acquired`` is emitted, because receivers may query the lock.
+        """
+        self.begin()
+        try:
+            held = None if self._first is None else (yield from self._first())
+            if held is None:
+                held = yield from self._once() if self._patience == 0 else self._in_line()
+            if held is not None:
+                note(held)
+                claims = held.claims
+                # before any other event of this acquisition
+                for claim in claims:
+                    claim.emit_acquired(self._since, self.requests.count)
+                yield from delivered(claims)
+        except BaseException as error:
+            # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
+            # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
+            yield from undone(self._undoing())
+            self._emit_not_acquired(error)
+            raise
+        if held is None:
+            self._emit_not_acquired(None)
+        return held
+
+    def begin(self) -> None:
+        """Start to count the patience."""
+        self._since = self.shared.now
+        self._deadline = self._since + self._patience
+
+    @abstractmethod
+    def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
+        """Return what takes back what this attempt has done, or may have done, if it fails."""
+
+    @abstractmethod
+    def _reported(self) -> Sequence[Contender]:
+        """Return the contenders that ask for what was not acquired, as far as it is known to be held."""
+
+    def _emit_not_acquired(self, error: BaseException | None) -> None:
+        waited = max(0.0, self.shared.now - self._since)
+        for contender in self._reported():
+            self.shared.emit(not_acquired(contender, waited, self.requests.count, error))
+
+    def _check_holders(self) -> None:
+        """Refuse a wait that keeps a holder in this process from ever releasing its lock: see `refuse_wait`."""
+        for contender in self._reported():
+            stalled = contender.stalled_holder()
+            if stalled is not None:
+                refuse_wait(contender, stalled.contender, stalled.ends_by, self._deadline)
+
+    @abstractmethod
+    def _emit_contended(self) -> None:
+        """Emit ``contended``, if it is known that the lock is held."""
+
+    def _once(self) -> Operation[H | None]:
+        held = yield from self.poll()
+        if held is None:
+            self._emit_contended()
+        return held
+
+    @abstractmethod
+    def _in_line(self) -> Operation[H | None]:
+        """Wait, and acquire; return None if that was not possible in time."""
+
+    @abstractmethod
+    def poll(self) -> Operation[H | None]:
+        """Try once; return None if another holds what is asked for."""
+
+    def check_process(self) -> None:
+        """Raise if the process was forked during a wait and this is the child: the lock would be the parent's."""
+        if self.shared.inherited:
+            raise MutexError(
+                "the process was forked, or its engine left, while it waited for a lock"
+            )
+
+
+class Acquisition(Attempt[HeldClaim]):
+    """An attempt to acquire one lock.
+
+    Attributes:
+        contender: The contender that asks for the lock.
+        observed: The claim in the way, as this attempt has seen it.
+        displaced: The claim whose place this attempt has taken by force; None if there is none.
+    """
+
+    _reads_first = False
+    """Whether the first request is a consistent read in any case."""
+
+    def __init__(
+        self, contender: Contender, patience: float, whole: Acquisition | None = None
+    ) -> None:
+        """Make an attempt.
+
+        Args:
+            contender: The contender that asks for the lock.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            whole: The larger attempt of which this is a part; None if it is none.
+        """
+        super().__init__(contender.shared, patience)
+        self.contender = contender
+        self.observed = ObservedClaim()
+        self._is_part = whole is not None
+        # whether another was faster, at least once: a read had shown a free lock, and the write was refused
+        self._outrun = False
+        self.displaced: Claim | None = None
+        # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
+        self._undo: list[Callable[[], Operation[None]]] = []
+        if whole is not None:
+            self.requests, self._undo = whole.requests, whole._undo
+
+    # -- the attempt as a whole ---------------------------------------------------------------------
+
+    def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
+        return self._undo
+
+    def _reported(self) -> Sequence[Contender]:
+        return (self.blocker.contender,)
+
+    def by_force(self) -> None:
+        """Break the claim that is in the row when this attempt begins."""
+        self._first = self._by_force
+
+    @property
+    def blocker(self) -> Acquisition:
+        """The attempt at the lock that will be free first; this one, unless several keys would do."""
+        return self
+
+    @property
+    def holder(self) -> Claim | None:
+        """The claim that was in the way last; None if none was seen."""
+        return claim_in_the_way(self.observed, self.contender)
+
+    def _by_force(self) -> Operation[HeldClaim | None]:
+        """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
+        claim = yield from self.poll()
+        seen = self.observed.claim
+        if claim is None and seen is not None and seen.expires_at is not None:
+            claim = yield from self.take(seen)
+        return claim
+
+    def _in_line(self) -> Operation[HeldClaim | None]:
+        """Wait for the lock in the local queue; return None if it was not free in time.
+
+        The turn is in the queue before anything is sent. Otherwise a thread that asked first, but queued only after
+        its answer, would come after threads that asked later and were answered sooner.
+        """
+        queue, now = self.contender.queue, self.shared.now
+        local = queue.holder
+        turn: Turn[HeldClaim, Contender] = Turn(queue, self.contender, Wakeup())
+        self._undo.append(partial(_undo_turn, turn))
+        # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
+        turn.enter(now, polls_first=local is None or not local.held_at(now))
+        claim = yield from self._wait(turn)
+        granted = yield from _leave_line(turn)
+        if granted is None:
+            return claim
+        if claim is None:
+            # The thread that hands a lock over does not renew a claim that came out too short, which would delay
+            # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
+            # and a loss is reported as for any held lock.
+            yield from renew_if_short(granted)
+            return granted
+        # Several keys would do: another one was handed over while our poll acquired this one.
+        yield from take_back(granted)
+        return claim
+
+    def _wait(self, turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
+        """Poll and wait until the lock is acquired; return None if it was handed over, or at the deadline."""
+        shared, poll, queue = self.shared, self.contender.options.poll, turn.queue
+        self._check_wait(turn)
+        while True:
+            if turn.granted is not None:
+                return None
+            settled, turn.settled = turn.settled, None
+            if settled is not None:
+                self.observe(settled, shared.now)
+            if queue.holder is not None:
+                # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
+                # it counted as the holder, its end would be the time of the next poll, which has passed: once another
+                # process holds the lock, this waiter would poll a hundred times a second.
+                queue.holder.note_end()
+            if turn.is_due(shared.now, self._deadline):
+                claim = yield from self.poll()
+                if claim is not None:
+                    return claim
+                if self.holder is not None:
+                    queue.saw(self.holder, shared.now + poll[1])
+                # Handed over while the poll was under way: what the poll showed is out of date.
+                if turn.granted is not None:
+                    continue
+            if shared.now >= self._deadline:
+                return None
+            self._report_wait(turn)
+            end = poll_at_end(shared.now, self._frees_at(queue), poll, shared.uniform)
+            until = turn.waits_until(shared.now, poll, self._deadline, end, shared.uniform)
+            yield Wait(until, turn.wakeup)
+
+    def _report_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
+        """Emit ``contended`` once it is known that the lock is held; refuse a wait that cannot end."""
+        if self._deadline == math.inf:
+            # Again in each round: when this wait began, a task of the event loop that it blocks may have had its
+            # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
+            self._check_wait(turn)
+        self.contender.warn_of_orphan()
+        if not self._contended and turn.queue.known_taken:
+            self._emit_contended()
+
+    def _check_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
+        """Refuse a wait that keeps the holder, or a waiter ahead in the queue, from ever going on.
+
+        Raises:
+            MutexAlreadyHeldError: If the wait would never end. For one that ends by its deadline, or with a lease, there
+                is at most a warning: see `refuse_wait`.
+        """
+        contender, holder = self.contender, self.contender.stalled_holder()
+        stalled, ends = None, -math.inf
+        if holder is not None:
+            stalled, ends = holder.contender, holder.ends_by
+        line = turn.queue.turns
+        for ahead in line[: line.index(turn)]:
+            # Not by who acquired what is handed over: any thread or task may release it.
+            giver = ahead.promised_by
+            # of those that would never go on the first
+            if ends < math.inf and contender.stalls(ahead.contender):
+                stalled, ends = ahead.contender, math.inf
+            if ends < math.inf and giver is not None and self.shared.stalls(ahead.given_by):
+                stalled, ends = giver.contender, math.inf
+        if stalled is not None:
+            refuse_wait(contender, stalled, ends, self._deadline)
+
+    def _emit_contended(self) -> None:
+        self._contended = True
+        blocker = self.blocker
+        self.shared.emit(contended(blocker.contender, blocker.holder))
+
+    def _frees_at(self, queue: Queue) -> float:
+        """Return the local time from which the lock is free unless it is renewed, as far as is known."""
+        local = queue.holder
+        return min(math.inf if local is None else local.expires, self.free_at)
+
+    @property
+    def free_at(self) -> float:
+        """Local time from which the claim in the way may be taken over, if it stays as it is.
+
+        Infinity if no row was seen, minus infinity if there was no claim in it.
+        """
+        return self.observed.free_at(self.contender.store.bounds)
+
+    # -- one try ------------------------------------------------------------------------------------
+
+    def poll(self) -> Operation[HeldClaim | None]:
+        """Try once: acquire the lock if it may be free, usually by one request; return None if another holds it.
+
+        The first poll is the acquiring write itself, unless this process holds the lock: one request if the lock is
+        free, and a refusal shows the holder. Later polls read the row, for half a read unit in place of a write unit,
+        and write only if the read shows that the lock may be free.
+        """
+        self.check_process()
+        contender, shared = self.contender, self.shared
+        if not contender.store.connection.is_open:
+            yield Open(contender.store)
+        seen = self.observed.claim is not None
+        # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
+        # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
+        # have passed when the claim is made. So a read comes first: its answer sets the bounds.
+        learns_time = not seen and (
+            self._reads_first or not contender.store.knows_time(contender.options.lease, shared.now)
+        )
+        local = contender.key_queue.holder
+        # By force the first poll is a write in any case: a read may be stale, and show the holder before this one.
+        held_here = local is not None and local.held_at(shared.now) and self._first is None
+        waits = not seen or shared.now < self.free_at
+        # Other processes hold the lock for short times, and one of them acquires it between our read and our write,
+        # each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes hands.
+        fleeting = self._outrun and self.observed.changed_hands and not held_here
+        reads = learns_time or ((seen or held_here) and waits and not fleeting)
+        if reads:
+            # A read in place of the first write is consistent. A stale one could show a lock that was released already,
+            # and the caller would wait for a free key. Later reads may be stale: the next poll corrects them.
+            answer = yield from self._read(consistent=learns_time)
+            if learns_time:
+                self._see(answer)
+            else:
+                self.observe(answer.claim, answer.received)
+            if answer.received < self.free_at:
+                return None
+        known = self.observed.claim
+        claim = yield from self.take()
+        if claim is None and self.observed.claim is not known and shared.now >= self.free_at:
+            # The write compared the claim's end with a lower bound of server time that had fallen behind in an idle
+            # time, and was refused. The Date of the refusal shows that the claim had ended. Without a second write, a
+            # caller that does not wait would not get a lock that is free.
+            claim = yield from self.take()
+        self._outrun = self._outrun or (reads and claim is None)
+        return claim
+
+    def _read(self, *, consistent: bool) -> Operation[Answer]:
+        contender = self.contender
+        return (
+            yield from retrying(
+                self.shared,
+                lambda: contender.store.read(contender.options.row, consistent=consistent),
+                self._deadline,
+                about=contender,
+                attempts=self.requests,
+            )
+        )
+
+    def take(self, seen: Claim | None = None) -> Operation[HeldClaim | None]:
+        """Send the acquiring write; return None if another holds the lock.
+
+        Args:
+            seen: The claim to break, and no later one; None for the lock only if it is free.
+        """
+        contender, shared, store = self.contender, self.shared, self.contender.store
+        lease = contender.options.lease
+        # The mark shows the displaced holder why its claim is gone. Only if there was one: it takes a claim with the mark and
+        # the version after its own as proof that no release of its own was applied before.
+        mark = "" if seen is None else FORCED_MARK
+        own = OwnClaim(mark + shared.new_token(store), lease)
+        attempts = Attempts()
+
+        def build() -> Request:
+            self.requests.count += 1
+            end, granted = own.propose(shared.now, store.bounds, lease)
+            values = contender.values(granted, end)
+            if seen is not None:
+                return store.hand_over(contender.options.row, seen, own, values)
+            return self._request(own, values, shared.now)
+
+        def accept(answer: Answer) -> Failure | None:
+            if answer.applied and answer.claim.token != own.token:
+                # The write asks for the row as it is afterwards, with our token in it. An answer without it is not
+                # DynamoDB's but, for example, that of a proxy on the way, and shows nothing.
+                return store.connection.not_dynamodbs("UpdateItem")
+            return None
+
+        self._undo.append(partial(_end_write, contender, own, attempts))
+        answer = yield from retrying(
+            shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
+        )
+        if answer.claim.token == own.token:
+            # Refuses, for example, a version with a fraction, to which the write added 1. The claim is ended.
+            answer.claim.check()
+        if not shows_acquisition(own, answer.claim):
+            # Nothing to take back: an earlier attempt whose answer was lost has not been applied, or its claim
+            # has ended since. One that is still on its way may be applied later. A request that is sent
+            # now could not prevent that, since it would arrive first; the claim that the late attempt
+            # then makes ends with its lease. Noted before `_see`, which may raise.
+            self._undo.pop()
+            self._see(answer)
+            return None
+        # Also if refused: the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
+        # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed.
+        # Counted from 9 s, our lease would last 9 s longer on the local clock than the row says, and
+        # another could hold the lock meanwhile. So it counts from the first attempt that may have been
+        # applied.
+        sent = min(attempts.first_sent, answer.sent)
+        claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
+        self._undo[-1] = partial(take_back, claim)
+        if seen is not None:
+            self.displaced = seen
+            note_broken(contender.key_queue, seen, answer.claim)
+            text, values = "%s taken by force from %s", (shown(contender.key), seen.holder)
+            shared.emit(Log("warning", text, values, claim.log_fields))
+        failure = yield from renew_if_short(claim)
+        if claim.stands_at(shared.now):
+            claim.begin()
+            claim.start(sent)
+            return claim
+        yield from take_back(claim)
+        self._undo.pop()
+        raise_if_out_of_time(failure, claim, self._deadline)
+        return None
+
+    def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
+        """Return the acquiring write."""
+        watched = self.observed.claim
+        if watched is not None and now < self.observed.matures():
+            watched = None
+        contender = self.contender
+        return contender.store.acquire(contender.options.row, own, values, now=now, watched=watched)
+
+    def _see(self, answer: Answer) -> None:
+        """Note what an answer shows of a row that does not carry our claim.
+
+        Raises:
+            DoesNotExist: If the row to lock does not exist, and the protocol must not create it.
+            InvalidRowError: If the row is not a lock's.
+        """
+        contender = self.contender
+        if not answer.item and (contender.store.layout.must_exist or contender.options.must_exist):
+            raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
+        self.observe(answer.claim, answer.received)
+
+    def observe(self, claim: Claim, received: float) -> None:
+        """Note the claim of a row that was received at a local time.
+
+        Raises:
+            MutexClosedError: If the lock is closed, unless other keys would do.
+            InvalidRowError: If the row is not a lock's.
+        """
+        self.observed.see(claim, received)
+        if claim.closed is not None and not self._is_part:
+            raise self._closed(claim)
+
+    def _closed(self, claim: Claim) -> MutexClosedError:
+        # so that those behind this waiter learn it now, and not one poll after the other
+        self.contender.queue.settle(claim)
+        return closed_error(self.contender, claim)
+
+
+def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
+    """Renew what was just acquired if little is left of it; return the failure if that fails.
+
+    Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
+    """
+    if held.ends - held.shared.now < TOO_SHORT * held.lease:
+        try:
+            yield from renew(held)
+        except PynamoDBException as error:
+            # It is reported by `renew`. What was acquired may still be ours, for what is left.
+            return error
+    return None
+
+
+def closed_error(contender: Contender, claim: Claim) -> MutexClosedError:
+    """Return the error for a lock that is closed."""
+    key, reason, ends = contender.key, claim.closed or "", date_of(claim.expires_at)
+    msg = f"{shown(key)} is closed: {one_line(reason)[:LONGEST_REASON]}"
+    return MutexClosedError(msg, reason=reason, key=key, owner=claim.owner, expires_at=ends)
+
+
+def is_handed_out(claim: HeldClaim) -> bool:
+    """Return whether somebody may count on a claim, so that it ends by a release."""
+    return claim.belief.state not in {State.CONFIRMED, State.RELEASED}
+
+
+def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline: float) -> None:
+    """Raise the failure to renew claims that nobody has been given, once they are given up, at the deadline.
+
+    No row shows another holder, and a caller that does not wait any longer would take None for "another holds it", and
+    skip its work. Not before they are given up: those requests may hang until the deadline, with no poll after it.
+    """
+    is_lost = any(claim.belief.loss is not None for claim in held.claims)
+    if failure is not None and not is_lost and deadline <= held.shared.now:
+        raise failure
+
+
+def undone(steps: Sequence[Callable[[], Operation[None]]]) -> Operation[None]:
+    """Take back what an attempt has done, or may have done; once more from the beginning, if that is interrupted.
+
+    A task is cancelled while it awaits the answer to its last request, and the attempt then ends by itself: the request
+    has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the first request of
+    the undo, before that is sent.
+    """
+    try:
+        for step in steps:
+            yield from step()
+    except BaseException:
+        for step in steps:
+            yield from step()
+        raise
+
+
+def take_back(claim: HeldClaim) -> Operation[None]:
+    """End a claim that nobody will use. If that is interrupted, it can be called again."""
+    if is_handed_out(claim):
+        with suppress(PynamoDBException):  # it is reported, and the claim expires
+            yield from release(claim, keeps=False)
+        return
+    claim.forget()
+    # Also if it was released: the first call was interrupted before that request was sent. The belief has ended, so it
+    # cannot be released again; the claim is ended by its token, if it is there still.
+    yield from disown(claim.contender, claim.own)
+
+
+def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
+    """Leave the local queue; return the lock if it was handed over."""
+    # If a hand-over to this turn is under way, wait for its outcome. Also after the deadline: the write may have been
+    # applied, and the claim is ours then. Not in a child that a signal handler forks meanwhile, and that is to end: the
+    # thread that hands over does not exist there.
+    while turn.promised_by is not None and not turn.contender.shared.inherited:
+        yield Wait(wakeup=turn.wakeup)
+    return turn.leave()
+
+
+def _undo_turn(turn: Turn[HeldClaim, Contender]) -> Operation[None]:
+    """Leave the local queue, and take back what was handed over. A turn that stays would keep all behind it waiting.
+
+    This does not wait for a hand-over that is under way: the thread that hands over finds the turn gone, and releases.
+    """
+    granted = turn.leave()
+    if granted is not None:
+        yield from take_back(granted)
+
+
+def _end_write(contender: Contender, own: OwnClaim, attempts: Attempts) -> Operation[None]:
+    """End the claim that an acquiring write without an answer may have made."""
+    if attempts.maybe_applied:
+        yield from disown(contender, own)
+
+
+def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | None:
+    """Return the claim that keeps a contender from its lock, as far as is known; None if none is known.
+
+    What this attempt has seen itself comes first, then a holder in this process, then what others in its queue saw.
+    """
+    if observed.claim is not None:
+        return observed.claim
+    queue = contender.key_queue
+    return queue.in_the_way if queue.holder is None else queue.holder.claim
+
+
+def delivered(claims: Sequence[HeldClaim]) -> Operation[None]:
+    """Wait until receivers have been notified of an acquisition; ``acquired`` is among the events of each claim."""
+    is_received = False
+    for claim in claims:
+        # With events to deliver, this thread goes on until none are left, and then ends the delivery. Without, nobody
+        # would, and events for receivers that connect later would be stuck in the queue.
+        if not claim.events:
+            claim.delivery = Delivery.NONE
+        is_received = is_received or bool(claim.events) or bool(claim.abandoned_by)
+    if is_received:
+        yield Deliver()

@@ -1,0 +1,303 @@
+"""Contenders: who asks for a lock, with which options, from which thread or task, and where the lock's row is.
+
+A contender belongs to one call of ``acquire``, and stays with the acquisition that comes of it. This module also
+recognises waits that could never end, because the waiting thread or task is the one that would have to release the
+lock. How a lock is acquired is in `acquire`; the queue of a process's contenders is in `local_queue`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from pynamodb_mutex._lock.dynamodb.keys import lock_name
+from pynamodb_mutex._lock.dynamodb.layout import seconds
+from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.operations.local_queue import LocalQueue
+from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
+from pynamodb_mutex.exceptions import MutexAlreadyHeldError
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._lock.dynamodb.store import Store
+    from pynamodb_mutex._lock.operations.options import LockOptions
+    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+
+
+class Caller:
+    """A thread or task that calls a lock: one object for each, which ends with it.
+
+    Attributes:
+        number: Number that no other thread or task of this process ever had.
+        thread: Number of the thread; for a task, of the thread that runs its event loop.
+        label: Label for people: host, process, and name of the thread or task.
+    """
+
+    __slots__ = ("__weakref__", "label", "number", "thread")
+
+    def __init__(self, number: int, thread: int, label: str) -> None:
+        self.number = number
+        self.thread = thread
+        self.label = label
+
+
+class Contender:
+    """Whoever asks for one lock, and then holds it.
+
+    Attributes:
+        shared: State that the locks of the process share.
+        store: Store in which the lock's row is.
+        options: Options of the lock.
+        caller: Number of the thread or task that asks for the lock, and then holds it.
+        thread: Number of its thread: see `Caller`.
+        who: Weak reference to it: None comes of it once the thread or task has ended.
+        lock: Weak reference to the object by which the caller asks for the lock, and can release it.
+        blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
+        is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
+        on_lost: Functions to call with the lock's object when the lock is lost.
+        on_danger: Those to call when it may soon be lost.
+        owner: Label for people.
+        key: What messages and signals call the lock: its key, with its range key if the caller gave one.
+        row_name: Name of the lock's row among those of its table: see `lock_name`.
+    """
+
+    __slots__ = (
+        "_initial",
+        "_waits_for",
+        "blocks",
+        "caller",
+        "is_warned",
+        "key",
+        "lock",
+        "on_danger",
+        "on_lost",
+        "options",
+        "owner",
+        "row_name",
+        "shared",
+        "store",
+        "thread",
+        "who",
+    )
+
+    is_run = False
+    """Whether it asks for a run of `once`.
+
+    That is not handed over, and `release_all` does not release it: its work may be done already.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        store: Store,
+        options: LockOptions,
+        caller: Caller,
+        *,
+        lock: object,
+        blocks: bool = True,
+        waits_for: frozenset[str] | None = None,
+    ) -> None:
+        """Make a contender.
+
+        Args:
+            shared: State that the locks of the process share.
+            store: Store in which the lock's row is.
+            options: Options of the lock.
+            caller: The thread or task that asks for the lock.
+            lock: The object by which it does so.
+            blocks: Whether a wait blocks the caller's thread.
+            waits_for: The names of the rows any of which would do; None if it is one row.
+        """
+        self.shared = shared
+        self.store = store
+        self.options = options
+        # Not the object: handles keep claims for as long as it lives (`handles.Lock`), and so a claim that referred to it
+        # would be kept for ever.
+        self.caller, self.thread = caller.number, caller.thread
+        self.who = ref(caller)
+        self.lock = ref(lock)
+        self.blocks = blocks
+        self.is_warned = False
+        self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
+        self.on_danger = (partial(options.on_danger, lock),) if options.on_danger else ()
+        self.owner = options.owner or caller.label
+        self.key = options.key if options.range_key is None else options.name
+        self.row_name = lock_name(options.model, options.key, options.row)
+        self._waits_for = waits_for
+        # Now, and not while a request is built: the defaults of a subclass's attributes may be the user's functions,
+        # and a request is built inside the monitor.
+        self._initial = store.layout.initial_values(options.key, options.attributes)
+
+    @property
+    def model(self) -> type[Model]:
+        """The model of the lock's row."""
+        return self.options.model
+
+    @property
+    def queue(self) -> Queue:
+        """The local queue in which this contender waits, and whose next waiter gets the lock at its release."""
+        if self._waits_for is None:
+            return self.shared.queue(self.store, self.row_name)
+        return self.shared.queue(self.store, self._waits_for, QueueForAny)
+
+    @property
+    def key_queue(self) -> Queue:
+        """The local queue of the lock's own key; the same as `queue`, unless other keys would do as well."""
+        return self.shared.queue(self.store, self.row_name)
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """Fields of log records about this contender and its lock."""
+        return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}
+
+    def at(self, row_name: str) -> Contender:  # noqa: ARG002 - there is but one
+        """Return the contender for the row that a local holder hands over; this one, unless several keys would do."""
+        return self
+
+    def stalls(self, other: Contender) -> bool:
+        """Return whether a wait of this contender keeps another contender from going on.
+
+        It does if both are the same thread or task, which can do nothing else while it waits. And if it blocks its
+        thread, it does so for everything that would run there: where that thread runs an event loop, for all tasks.
+        """
+        return other.caller == self.caller or (self.blocks and other.thread == self.thread)
+
+    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+        """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released.
+
+        Args:
+            orphaned: Return it instead if nobody will release it, whether this contender waits or not.
+        """
+        for claim in self.shared.holders(self.store, self.row_name):
+            other: Contender = claim.contender
+            # the same key may come with other range keys
+            if other is not self and claim.held and other.row_name == self.row_name:
+                is_stuck = claim.is_orphaned if orphaned else self.stalls(other)
+                return claim if is_stuck else None
+        return None
+
+    def warn_of_orphan(self) -> None:
+        """Log, once in a wait, that nobody will release the lock, and that it is renewed all the same."""
+        if self.is_warned:
+            return
+        claim = self.stalled_holder(orphaned=True)
+        if claim is not None:
+            self.is_warned = True
+            other: Contender = claim.contender
+            how = "a thread or task of this process that has ended without releasing it"
+            if other.who() is not None:
+                how = "by a mutex of this process that is gone"
+            values = (shown(claim.key), shown_owner(other.owner), how)
+            text = "%s is held by %s, %s: it stays held as long as it is renewed"
+            self.shared.emit(Log("warning", text, values, self.log_fields))
+
+    def values(self, lease: float, end: float) -> dict[str, Any]:
+        """Return the serialised values of a claim of this contender, except token and version.
+
+        Args:
+            lease: Seconds that the row says the claim lives without being renewed.
+            end: End of the claim in server time.
+        """
+        values = {
+            "owner": self.owner,
+            # rounded up: see `HeldClaim.propose_renewal`
+            "lease": seconds(lease + 0.0005),
+            "end": seconds(end),
+            "ttl": self.store.ttl(end),
+            **self._initial,
+        }
+        if self.options.data is not None:
+            values["data"] = self.options.data
+        if self.options.must_exist:
+            values["must_exist"] = True  # no slot: it chooses the template
+        return values
+
+
+class QueueForAny(LocalQueue[Any, Contender]):
+    """Local waiters for one set of keys. Several of the keys can be held at once, so `holder` stays None.
+
+    The holder of a key is noted in the queue of that key, where those who want no other key wait.
+    """
+
+    __slots__ = ()
+
+    def acquired_by(self, claim: Any) -> None:
+        """Note that this process holds one of the keys now, by a claim."""
+        claim.contender.key_queue.acquired_by(claim)
+
+    def forget(self, claim: Any) -> bool:
+        """Forget a holder, and wake the waiters of its key; return whether this process now holds that key no more."""
+        queue = claim.contender.key_queue
+        was_the_holder: bool = queue.holder is claim
+        queue.released_by(claim)
+        return was_the_holder
+
+
+# -- waits that could never end --------------------------------------------------------------------
+
+
+def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadline: float) -> None:
+    """Refuse a wait during which the holder, or a waiter ahead in the queue, cannot go on; or warn of it.
+
+    If the holder's lease is not renewed for ever, the wait goes on until that ends, and a warning in the log says so.
+
+    With a deadline the wait goes on, too. For a thread or task that waits for its own lock nothing is reported: its wait
+    ends as if another held the lock. A thread that blocks an event loop gets a RuntimeWarning, because it stops the
+    work of all tasks of that loop.
+
+    Args:
+        contender: The contender that waits.
+        stalled: The contender that cannot go on meanwhile.
+        expires: Local time by which its lease ends; infinity if that is renewed, or it is no holder.
+        deadline: Local time at which the wait ends; infinity for never.
+
+    Raises:
+        MutexAlreadyHeldError: If the wait would never end.
+    """
+    key = shown(stalled.key)
+    holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)
+    if expires < deadline:
+        if not contender.is_warned:
+            contender.is_warned = True
+            text = "%s is held by %s, who cannot release it while %s waits here: free in %.1f s, when the lease ends"
+            values = (key, holder, waiter, expires - contender.shared.now)
+            contender.shared.emit(Log("warning", text, values, contender.log_fields))
+        return
+    ends = deadline < math.inf
+    if stalled.caller == contender.caller:
+        if ends:
+            return
+        advice = "Release that one, enter it again (reentrant=True for both), or give a timeout"
+        if stalled.lock() is None:
+            advice = "That one is gone, and only force_release() frees it: keep what you acquire by"
+        msg = (
+            f"{key} is already held by this thread or task, by another mutex ({_kind(stalled)}, owner "
+            f"{holder}): this one ({_kind(contender)}, owner {waiter}) would wait for it for ever. {advice}"
+        )
+    else:
+        until = "before the timeout" if ends else "at all"
+        msg = (
+            f"{key} is held, or waited for, by a task of the event loop on this thread (owner {holder}), "
+            f"or by what runs the loop. A Mutex that waits for it here (owner {waiter}) blocks the loop, so "
+            f"it cannot be released {until}: use pynamodb_mutex.aio.AsyncMutex in coroutines"
+        )
+    if not ends:
+        raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)
+    warnings.warn(msg, RuntimeWarning, stacklevel=_users_level())
+
+
+def _kind(contender: Contender) -> str:
+    return "reentrant" if contender.options.reentrant else "not reentrant"
+
+
+def _users_level() -> int:
+    """Return the ``stacklevel`` with which the caller's warning names the nearest line outside this library."""
+    level, frame = 1, sys._getframe(1).f_back
+    while frame is not None and frame.f_globals["__name__"].startswith("pynamodb_mutex."):
+        level, frame = level + 1, frame.f_back
+    return level + 1

@@ -1,0 +1,119 @@
+"""Effects: plain values that an operation yields to have its runner send a request, wait, and so on.
+
+An operation is a generator. Between two effects it is atomic: the runner holds the process's monitor while
+the operation runs from one effect to the next, and never while a request is sent, a wait lasts, or user
+code runs. So operations interleave at their effects only.
+
+An interruption (Ctrl-C, the cancellation of a task) is thrown into the operation at the effect during
+which it came. While the operation handles it, it may yield further effects, to release what it may have
+acquired; then it raises it again. The runners are in `runtime`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from pynamodb_mutex._lock.dynamodb.store import Request, Store
+    from pynamodb_mutex._lock.operations.options import Hints
+
+    class Sleeper(Protocol):
+        """A sleeping thread or task."""
+
+        def wake(self) -> None:
+            """Wake it. Called inside the monitor, so this must not wait for anything."""
+
+
+R = TypeVar("R")
+
+
+class Send:
+    """Send a request. The operation gets its `Answer` or `Failure`, from which server time was learned already."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
+class Open:
+    """Make the client of a store's connection, which takes a tenth of a second.
+
+    The client knows the endpoint, and so whether that endpoint's time is known already. An error while it is made is
+    not raised here, but by the request that follows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+
+class Listen:
+    """Open the socket at which a process is called when a lock is released, unless it is open.
+
+    The operation gets the packed address and port at which others reach it; None if there are none.
+    """
+
+    def __init__(self, store: Store, hints: Hints) -> None:
+        self.store = store
+        self.hints = hints
+
+
+class Wakeup:
+    """A bell that ends a wait before its time.
+
+    Attributes:
+        rung: Whether it has rung since the last wait on it ended.
+        sleeper: The thread or task that waits on it, set by the runner; None if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.rung = False
+        self.sleeper: Sleeper | None = None
+
+    def ring(self) -> None:
+        """End the wait on it or, if there is none, the next one."""
+        # In this order; the runner sets `sleeper` first, and then reads `rung`. So a ring at any moment finds the
+        # sleeper, or is seen by the runner before it sleeps. In the other order a ring could get lost.
+        self.rung = True
+        # Read once: a waiter whose time is up sets it to None at any moment, outside the monitor.
+        sleeper = self.sleeper
+        if sleeper is not None:
+            sleeper.wake()
+
+
+class Wait:
+    """Wait until a local time, or until a wake-up rings.
+
+    Args:
+        until: The local time; infinity to wait for the wake-up alone.
+        wakeup: The wake-up; None to wait for the time alone.
+    """
+
+    def __init__(self, until: float = math.inf, wakeup: Wakeup | None = None) -> None:
+        self.until = until
+        self.wakeup = wakeup
+
+
+class Start:
+    """Run another operation in the background, on one of the threads that send renewals.
+
+    Args:
+        operation: The operation.
+        endpoint: URL of the endpoint to which its requests go: one that hangs keeps no renewal at another back.
+    """
+
+    def __init__(self, operation: Operation[Any], endpoint: str) -> None:
+        self.operation = operation
+        self.endpoint = endpoint
+
+
+class Deliver:
+    """Continue after the events so far were delivered. An interruption of a receiver is thrown in here."""
+
+
+Effect = Send | Open | Listen | Wait | Start | Deliver
+
+Operation = Generator[Effect, Any, R]
+"""A generator that yields effects, and returns the operation's result."""

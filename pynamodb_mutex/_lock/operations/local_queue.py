@@ -1,0 +1,325 @@
+"""The local queue: the waiters of this process for one key, and the one that holds it.
+
+Threads and tasks that wait for the same key queue up here, first come first served, and only the first of them polls.
+A release hands the lock over to the next in line, in one request instead of three. After a number of hand-overs in
+a row, the lock is released instead, so that other processes get a chance.
+
+The queue sends nothing and does not wait: `acquire` waits on a `Turn`, `release` hands over. Fair locks wait in a line
+in the row instead, which knows the order of all processes: see `acquire_fairly`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pynamodb_mutex._lock.protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._lock.operations.effects import Wakeup
+    from pynamodb_mutex._lock.protocol.claim import Claim
+    from pynamodb_mutex._lock.protocol.schedule import Uniform
+
+H = TypeVar("H")
+"""A held claim."""
+
+C = TypeVar("C")
+"""A contender."""
+
+
+class LocalQueue(Generic[H, C]):
+    """Local waiters for one key, and its local holder.
+
+    Attributes:
+        turns: Places in line, first come first served.
+        watchers: Wake-ups of waiters that are not in line but want to be woken at a release, first come first served:
+            those that wait for this key together with others, and fair waiters.
+        holder: The claim by which this process holds the key; None if it does not.
+        in_the_way: The claim of another process that a waiter in line has seen last; None if none has been seen since
+            the line was empty.
+        doubts_at: Local time from which ``in_the_way`` is out of date, because a poll since then has had no answer.
+        rests_until: Local time before which nobody in line polls, so that other processes get a chance.
+    """
+
+    __slots__ = (
+        "_hand_overs",
+        "_place",
+        "_queues",
+        "doubts_at",
+        "holder",
+        "in_the_way",
+        "rests_until",
+        "turns",
+        "watchers",
+    )
+
+    def __init__(self, queues: dict[Any, Any], place: object) -> None:
+        """Make a queue.
+
+        Args:
+            queues: Mapping in which the queue is kept while somebody waits in it or holds the key, and no longer.
+            place: Key of the queue in that mapping.
+        """
+        self._queues = queues
+        self._place = place
+        # Lists, because there is a queue for each lock that is held, and an empty deque takes 0.7 KB.
+        self.turns: list[Turn[H, C]] = []
+        self.watchers: list[Wakeup] = []
+        self.holder: H | None = None
+        self.in_the_way: Claim | None = None
+        self.doubts_at = math.inf
+        self._hand_overs = 0
+        self.rests_until = -math.inf
+
+    def _check_idle(self) -> None:
+        """Remove the queue from the mapping if nobody of this process holds the key or waits for it."""
+        if self.holder is None and not self.turns and not self.watchers:
+            self._queues.pop(self._place, None)
+
+    @property
+    def known_taken(self) -> bool:
+        """Whether it is known that the lock is held: by this process, or by another, as an answer has shown."""
+        return self.holder is not None or self.in_the_way is not None
+
+    def acquired_by(self, claim: H) -> None:
+        """Note that this process holds the key now, by a claim."""
+        if not self.known_taken:
+            self._wake_all()
+        self.holder = claim
+        self._queues[self._place] = self
+
+    def saw(self, claim: Claim, polls_by: float) -> None:
+        """Note a claim of another process that a waiter in line has seen, and by when it polls again."""
+        if not self.known_taken:
+            self._wake_all()
+        self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE
+
+    def settle(self, claim: Claim) -> None:
+        """End the waits of all who are in line, by a row that shows that none of them gets the lock."""
+        for turn in self.turns:
+            turn.settle(claim)
+
+    def _wake_all(self) -> None:
+        """Wake all waiters in line, so that each emits ``contended`` now that the holder is known."""
+        for turn in self.turns:
+            turn.wakeup.ring()
+
+    def released_by(self, claim: H) -> None:
+        """Note that a claim holds the key no longer; wake the first in line, to poll at once, and the first watcher."""
+        for turn in self.turns:
+            # A release that has promised its lock to a turn was interrupted before its hand-over began. As long as the
+            # promise stands, that turn neither polls nor leaves.
+            if turn.promised_by is claim:
+                turn.end_promise()
+        # After a hand-over the successor is the holder already: nobody is to be woken for a lock that is not free.
+        if self.forget(claim):
+            if self.turns:
+                self.turns[0].polls_at = -math.inf
+                self.turns[0].wakeup.ring()
+            if self.watchers:
+                self.watchers[0].ring()
+            self._check_idle()
+
+    def forget(self, claim: H) -> bool:
+        """Forget a holder; return whether it was the holder, so that this process now holds the key no more."""
+        if self.holder is not claim:
+            return False
+        self.holder = None
+        return True
+
+    def next_in_line(
+        self, holder: H, poll: tuple[float, float], now: float, uniform: Uniform
+    ) -> Turn[H, C] | None:
+        """Return the turn to hand the lock over to; None if nobody waits, or other processes are to get a chance.
+
+        The turn is promised the lock until `Turn.grant`, which also takes it out of the line, or `Turn.end_promise`.
+
+        Args:
+            holder: The claim that is being released.
+            poll: Shortest and longest wait between two polls, in seconds.
+            now: Local time.
+            uniform: Source of randomness.
+        """
+        for turn in self.turns:
+            if turn.promised_by is not None:
+                continue  # another hand-over is under way: for several keys there are several holders
+            if self._hand_overs < MOST_HAND_OVERS:
+                self._hand_overs += 1
+                turn.promised_by = holder
+                return turn
+            # The first in line would poll at the instant of the release, a round trip before any other process can see
+            # it, and get the lock each time. So it waits for one poll interval.
+            self.rests_until = now + next_wait(0.0, poll, uniform)
+            break
+        self._hand_overs = 0
+        return None
+
+    def remove(self, turn: Turn[H, C]) -> None:
+        """Take a turn out of the line; if it was the first, the next one leads."""
+        was_first = self.turns[0] is turn
+        self.turns.remove(turn)
+        if not self.turns:
+            # Whoever comes next finds out for itself who holds the lock, and does not pause for other processes.
+            self.in_the_way, self.rests_until = None, -math.inf
+            self._check_idle()
+        elif was_first:
+            # If the lock is known to be held, the next one starts with a wait. Otherwise it polls at once, because the
+            # lock may be free: the one before it may have left by an error, or have acquired one of several keys.
+            self.turns[0].polls_at = math.inf if self.known_taken else -math.inf
+            self.turns[0].wakeup.ring()
+
+    def watch(self, wakeup: Wakeup) -> None:
+        """Add a wake-up that rings when this process releases the key without a hand-over, after those added before."""
+        self.watchers.append(wakeup)
+        self._queues[self._place] = self
+
+    def unwatch(self, wakeup: Wakeup) -> None:
+        """Remove a wake-up."""
+        was_first = self.watchers[0] is wakeup
+        self.watchers.remove(wakeup)
+        if was_first and self.watchers and self.holder is None:
+            # The one that leaves may have been woken by a release, and then have given up. There will be no second
+            # release to wake the next one.
+            self.watchers[0].ring()
+        self._check_idle()
+
+
+class Turn(Generic[H, C]):
+    """A place in line.
+
+    Attributes:
+        queue: The queue.
+        contender: The contender that waits.
+        wakeup: Wake-up that ends its waits.
+        promised_by: The claim that is being handed over to it; None if none is.
+        given_by: What hands that claim over, as `Shared.runner` was then.
+        granted: The new claim, once the lock was handed over; None before that.
+        settled: A row that shows that it does not get the lock; None if there is none.
+        polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
+        asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
+    """
+
+    def __init__(self, queue: LocalQueue[H, C], contender: C, wakeup: Wakeup) -> None:
+        self.queue = queue
+        self.contender = contender
+        self.wakeup = wakeup
+        self.promised_by: H | None = None
+        self.given_by = (0, False)
+        self.granted: H | None = None
+        self.settled: Claim | None = None
+        self.polls_at = math.inf
+        self.asks_at = math.inf
+        self._waited = 0.0
+
+    def enter(self, now: float, *, polls_first: bool) -> None:
+        """Join the end of the line.
+
+        Args:
+            now: Local time.
+            polls_first: Whether to poll at once, if nobody is ahead, though a local holder is known.
+        """
+        queue = self.queue
+        if not queue.turns and (polls_first or queue.holder is None):
+            self.polls_at = -math.inf
+        self.asks_at = now + LONGEST_SILENCE
+        queue.turns.append(self)
+        queue._queues[queue._place] = queue
+
+    def leave(self) -> H | None:
+        """Leave the line, if this turn is still there; return the new claim if the lock was handed over."""
+        if self in self.queue.turns:
+            self.queue.remove(self)
+        return self.granted
+
+    def grant(self, claim: H) -> bool:
+        """Give the turn the claim that a hand-over has made; return whether its waiter is still there.
+
+        If it is not, because it was interrupted, nobody has the claim: the caller must release it.
+        """
+        self.promised_by = None
+        # In any case: the process holds the key now, and `released_by` must find the holder if it is released at once.
+        self.queue.acquired_by(claim)
+        self.wakeup.ring()
+        if self not in self.queue.turns:
+            return False
+        self.granted = claim
+        self.queue.remove(self)
+        return True
+
+    def settle(self, claim: Claim) -> None:
+        """End the wait, by a row that shows that this waiter does not get the lock."""
+        self.settled = claim
+        self.wakeup.ring()
+
+    def end_promise(self) -> None:
+        """Withdraw the promise after a hand-over that failed, and wake the waiter."""
+        self.promised_by = None
+        self.wakeup.ring()
+
+    def is_due(self, now: float, deadline: float) -> bool:
+        """Return whether to poll now. If so, the plan is cleared, and `waits_until` makes the next one."""
+        if now < self._due(deadline):
+            return False
+        self.polls_at = self.asks_at = math.inf
+        return True
+
+    def _due(self, deadline: float) -> float:
+        """Return the local time of the next poll, as far as it is planned.
+
+        `is_due` and `waits_until` both ask here. If a wait ended before the time at which the poll is due, the waiter
+        would wake, find nothing to do, and wait for the same past instant, again and again.
+        """
+        queue = self.queue
+        if not queue.turns or queue.turns[0] is not self or self.promised_by is not None:
+            return self._asks_in_silence(deadline)
+        due = max(queue.rests_until, self.polls_at)
+        if due == -math.inf:
+            return due
+        # The first in line, unless it is promised the lock, polls, and once more at its deadline: the claim of a local
+        # holder may have been broken by force, which this process may not know yet.
+        return min(due, self._asks_in_silence(deadline), deadline)
+
+    def _asks_in_silence(self, deadline: float) -> float:
+        """Return when to poll although this turn is not first in line; infinity if the lock is known to be held.
+
+        The first in line may have no answer, because its request hangs or DynamoDB cannot be reached. The others would
+        then learn neither that the lock is free nor, at their deadlines, that it is held.
+        """
+        queue = self.queue
+        if queue.holder is not None or self.promised_by is not None:
+            return math.inf
+        if queue.in_the_way is not None:
+            # The first one, without a deadline, has seen a claim, and since then DynamoDB cannot be reached. Those who come
+            # an hour later would be told that another holds the lock, by a claim that ended long ago.
+            return deadline if deadline >= queue.doubts_at else math.inf
+        # Not during a rest: the lock was handed over so often that nobody has polled, and the next in line has waited
+        # for longer than LONGEST_SILENCE. It would poll at the instant of the release, before any other process can.
+        return min(max(self.asks_at, queue.rests_until), deadline)
+
+    def waits_until(
+        self,
+        now: float,
+        poll: tuple[float, float],
+        deadline: float,
+        end: float,
+        uniform: Uniform,
+    ) -> float:
+        """Return the local time until which there is nothing to do, as far as is known; plan a poll if none is planned.
+
+        Args:
+            now: Local time.
+            poll: Shortest and longest wait between two polls, in seconds.
+            deadline: Local time at which to give up.
+            end: Local time of a poll for the end of the present holder's claim.
+            uniform: Source of randomness.
+        """
+        queue = self.queue
+        # A plan stays until it is due. A wait may end early: by a wake-up, or by a clock that lets it return an instant
+        # before its time. A waiter that planned anew from each such instant would put off its poll again and again.
+        if self.polls_at == math.inf:
+            self._waited = next_wait(self._waited, poll, uniform)
+            # A holder in this process hands the lock over: a poll can only show that its claim was broken by force. So
+            # the longest wait will do.
+            wait = self._waited if queue.holder is None else poll[1]
+            self.polls_at = min(now + wait, end)
+        return min(self._due(deadline), deadline)

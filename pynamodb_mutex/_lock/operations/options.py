@@ -1,0 +1,456 @@
+"""Validated options of a mutex, and checks of the arguments of the calls that take them.
+
+Each check raises TypeError or ValueError with a message for the user, before any request is sent. Keys are checked
+in `dynamodb.keys`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
+
+from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE
+from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import ParamSpec, TypedDict
+
+    from pynamodb.models import Model
+    from typing_extensions import Self
+
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+
+    P = ParamSpec("P")
+
+    class CommonOptions(TypedDict, total=False):
+        """The options of `Mutex.for_key` without the lock table and the functions to call."""
+
+        lease: float | timedelta
+        timeout: float | timedelta | None
+        auto_renew: bool
+        max_hold: float | None
+        owner: str | None
+        data: Any
+        poll: tuple[float, float]
+        reentrant: bool
+        delete_on_release: bool
+        fair: bool
+        hold_at_least: float | timedelta | None
+        danger: float | None
+        attributes: Mapping[str, Any] | None
+        must_exist: bool
+        hints: bool | Hints | None
+
+
+class Hints:
+    """Where a process is called when a lock is released for which it waits: see ``hints`` of `~pynamodb_mutex.Mutex.for_key`.
+
+    Args:
+        address: The IPv4 or IPv6 address at which other processes reach this one; None for that of its connection to
+            DynamoDB. If it is given, the process listens at all of its addresses.
+        port: The UDP port; 0 for any that is free.
+
+    Raises:
+        TypeError: For an address that is no str, or a port that is no int.
+        ValueError: For an address that is not that of one host, or a port that there is not.
+    """
+
+    __slots__ = ("address", "port")
+
+    def __init__(self, *, address: str | None = None, port: int = 0) -> None:
+        if address is not None:
+            import ipaddress  # noqa: PLC0415 - seldom needed
+
+            from pynamodb_mutex._fair.waiting_line import is_a_hosts  # noqa: PLC0415 - seldom needed
+
+            if not isinstance(address, str):
+                raise TypeError(f"address must be a str, not {shown(address)}")
+            if not is_a_hosts(ipaddress.ip_address(address)):
+                raise ValueError(f"{shown(address)} is not the address of one host")
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise TypeError(f"port must be an int, not {shown(port)}")
+        if not 0 <= port < 2**16:
+            raise ValueError(f"port must be from 0 to 65535, not {port}")
+        self.address = address
+        self.port = port
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hints) and self.place == other.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __repr__(self) -> str:
+        return f"Hints(address={self.address!r}, port={self.port})"
+
+    @property
+    def place(self) -> tuple[str | None, int]:
+        """Address and port."""
+        return self.address, self.port
+
+
+def check_hints(hints: object, *, fair: bool) -> Hints | None:
+    """Return where a process is called; None if it is not.
+
+    Raises:
+        TypeError: For another type, or without ``fair``.
+    """
+    if hints is None or hints is False:
+        return None
+    if not fair:
+        raise TypeError("hints are for fair=True: only waiters in line can be called")
+    if hints is not True and not isinstance(hints, Hints):
+        raise TypeError(f"hints must be True, False or Hints(...), not {shown(hints)}")
+    return Hints() if hints is True else hints
+
+
+K = TypeVar("K")
+
+FOREVER = -1.0
+"""The timeout that stands for no timeout, as in `threading`."""
+
+LONGEST = 100 * 365.25 * 86400.0
+"""The longest duration, in seconds: 100 years.
+
+The end of such a lease, and the TTL of a row that is kept for as long after it, are dates before the year 10000, which
+Python can represent; and a thread can wait for it (`threading.TIMEOUT_MAX` is 292 years).
+"""
+
+
+class LockOptions(NamedTuple):
+    """The options of one lock, which are those of `Mutex.for_key`, and the row that its claim is in.
+
+    Attributes:
+        key: The lock's key; for a row's lock the row's name.
+        row: The primary key of the row that the claim is in.
+        model: The model of that row.
+        lease: Seconds until the lock expires unless it is renewed.
+        timeout: Seconds to wait for the lock; `FOREVER` for no limit.
+        auto_renew: Whether the lock is renewed in the background.
+        max_hold: Seconds after which the background renewals end; None for never.
+        owner: A label for people; None for host, process and thread.
+        on_lost: Called with the mutex when the lock is lost; None for nothing.
+        data: The serialised payload to write with the claim; None to leave the stored one.
+        poll: Shortest and longest wait between two polls, in seconds.
+        reentrant: Whether the holding thread or task may acquire the lock again.
+        delete_on_release: Whether the row is deleted at release.
+        fair: Whether the lock is acquired in the order of arrival.
+        hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
+        on_danger: Called with the mutex when the lock may soon be lost; None for nothing.
+        danger: Seconds left of the lease from which that is so; None for a third of the lease.
+        attributes: Values of the lock table's own attributes to write with the claim, by name; None for none.
+        must_exist: Whether the lock is acquired only if its row exists.
+        range_key: The range key that the caller gave; None for none, or the default.
+        hints: Where a waiter is called when the lock is released; None if it is not.
+    """
+
+    key: str
+    row: RawItem
+    model: type[Model]
+    lease: float
+    timeout: float
+    auto_renew: bool
+    max_hold: float | None
+    owner: str | None
+    on_lost: Callable[[Any], object] | None
+    data: str | None
+    poll: tuple[float, float]
+    reentrant: bool
+    delete_on_release: bool
+    fair: bool = False
+    hold_at_least: float | None = None
+    on_danger: Callable[[Any], object] | None = None
+    danger: float | None = None
+    attributes: dict[str, Any] | None = None
+    must_exist: bool = False
+    range_key: Any = None
+    hints: Hints | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages and signals call the lock: its key, and its range key if the caller gave one."""
+        return self.key if self.range_key is None else f"{self.key} {self.range_key}"
+
+    def check(self) -> None:  # noqa: C901 - one for each option
+        """Check the values that a caller has given.
+
+        Raises:
+            TypeError: For an option of a wrong type.
+            ValueError: For a value that no lock can have.
+        """
+        for name in ("auto_renew", "reentrant", "delete_on_release", "fair", "must_exist"):
+            check_bool(name, getattr(self, name))
+        if self.must_exist and self.delete_on_release:
+            raise TypeError("must_exist=True needs the row that delete_on_release=True deletes")
+        for name in ("max_hold", "hold_at_least"):
+            value = getattr(self, name)
+            if value is not None and check_duration(name, value) <= 0:
+                msg = f"{name} must be above 0 seconds, or None, not {value}"
+                raise ValueError(msg)
+        if self.owner is not None:
+            check_owner(self.owner)
+        for name in ("on_lost", "on_danger"):
+            call = getattr(self, name)
+            if call is not None and not callable(call):
+                msg = f"{name} must be callable, not {call!r}"
+                raise TypeError(msg)
+        longest = self.lease / 2
+        if self.danger is not None and not 0 < check_duration("danger", self.danger) <= longest:
+            msg = f"danger must be above 0 and at most half of the lease, {longest:g} s, not {self.danger}"
+            raise ValueError(msg)
+        if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
+            msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
+            raise TypeError(msg)
+        shortest, longest = (check_duration("poll", wait) for wait in self.poll)
+        if not 0 < shortest <= longest:
+            msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
+            raise ValueError(msg)
+
+    def check_unfair(self) -> None:
+        """Refuse ``fair`` for several locks, which have no common order of arrival.
+
+        Raises:
+            TypeError: If the option is set.
+        """
+        if self.fair:
+            raise TypeError("fair=True is for one key of a lock table: several have no common line")
+
+    def patience(self, blocking: bool, timeout: float | timedelta | None) -> float:
+        """Return the seconds for which a call of `Mutex.acquire` waits: 0 if it does not, infinity if without limit.
+
+        Args:
+            blocking: Whether to wait at all.
+            timeout: Seconds to wait, -1 for ever; None for the timeout of these options.
+
+        Raises:
+            TypeError: For a timeout that is not a number.
+            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+        """
+        if not blocking and timeout is not None and timeout != FOREVER:
+            msg = "can't specify a timeout for a non-blocking call"
+            raise ValueError(msg)
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
+        if not blocking:
+            return 0.0
+        return math.inf if seconds == FOREVER else seconds
+
+
+_OPTIONS = frozenset(LockOptions._fields) - {"key", "row", "model", "range_key"}
+
+
+def check_options(called: str, options: Iterable[str]) -> None:
+    """Refuse an option that no lock has, as Python refuses an unknown argument.
+
+    Args:
+        called: Name of the function that the user called, for the message.
+        options: Names of the options that were given.
+
+    Raises:
+        TypeError: If there is an unknown one.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            msg = f"{called}() got an unexpected keyword argument {name!r}"
+            raise TypeError(msg)
+
+
+def check_several(called: str, keys: object) -> None:
+    """Refuse a single key where several are expected: Python would iterate over the letters of a str.
+
+    Args:
+        called: Name of the function that the user called, for the message.
+        keys: The argument for its keys.
+
+    Raises:
+        TypeError: If it is a single key, or not iterable.
+    """
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        msg = f"{called} takes several keys, as in {called}(['a', 'b']), not {shown(keys)}"
+        raise TypeError(msg)
+
+
+class Made:
+    """Base class of objects that are made by a method, such as `Mutex.for_key`, and not by calling their class."""
+
+    _made_by: ClassVar[str] = "{}.for_key(...)"
+    """The call that makes one, for messages; the braces stand for the name of the class."""
+
+    _makers: ClassVar[frozenset[str]] = frozenset()
+    """Names of the methods that make an object of this very class, or of its kind.
+
+    A subclass also inherits the methods that make objects of its base class; `_called` refuses these.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Refuse the call: the arguments of the constructor are private to the library, see `made`.
+
+        Raises:
+            TypeError: Always; the message names the call to use.
+        """
+        msg = f"{cls.__name__} has no public constructor: call {cls._made_by.format(cls.__name__)}"
+        raise TypeError(msg)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        made_by = self._made_by.format(type(self).__name__)
+        raise TypeError(f"{self!r} cannot be pickled: make it where it is used, by {made_by}")
+
+    @classmethod
+    def _called(cls, name: str, options: Iterable[str]) -> None:
+        """Refuse a call of an inherited method that makes no object of this class, or with an unknown option.
+
+        Args:
+            name: Name of the method that the user called.
+            options: Names of the options that were given.
+
+        Raises:
+            TypeError: If it is one. The message names the method that the user called, not one that it calls.
+        """
+        if name not in cls._makers:
+            other = next(
+                each for each in cls.__mro__[::-1] if name in vars(each).get("_makers", ())
+            )
+            msg = (
+                f"{cls.__name__}.{name}() makes no {cls.__name__}: "
+                f"call {cls._made_by.format(cls.__name__)} for one, or {other.__name__}.{name}(...)"
+            )
+            raise TypeError(msg)
+        check_options(f"{cls.__name__}.{name}", options)
+
+
+def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
+    """Return a new object of a class that cannot be called, a subclass of `Made`. For the library itself."""
+    maker: Any = kind
+    new: K = object.__new__(maker)
+    maker.__init__(new, *args, **kwargs)
+    return new
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuse an option that is neither True nor False, such as ``"no"``, which would count as true.
+
+    Raises:
+        TypeError: If it is not a bool.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+def check_owner(owner: object, name: str = "owner") -> None:
+    """Refuse an owner, or another text of that name, that cannot be stored in a row.
+
+    Raises:
+        TypeError: If it is not a str.
+        ValueError: If it is empty, or cannot be encoded in UTF-8.
+    """
+    if not isinstance(owner, str):
+        msg = f"{name} must be a str, not {shown(owner)}"
+        raise TypeError(msg)
+    if not owner or any("\ud800" <= character <= "\udfff" for character in owner):
+        msg = f"{name} must be a label of at least one character, in UTF-8, not {shown(owner)}"
+        raise ValueError(msg)
+
+
+def check_reason(reason: str) -> None:
+    """Refuse a reason why a key is closed that cannot be stored, or is too long to be shown to all who ask for the key.
+
+    Raises:
+        TypeError: If it is not a str.
+        ValueError: If it is empty, cannot be encoded in UTF-8, or is too long.
+    """
+    check_owner(reason, "reason")
+    if len(reason) > LONGEST_REASON:
+        msg = f"reason takes 1 to {LONGEST_REASON} characters, this one {len(reason)}: shorten it"
+        raise ValueError(msg)
+
+
+def as_seconds(duration: Any) -> Any:
+    """Return a timedelta in seconds, and anything else as it is, to be checked."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def check_number(name: str, value: object) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"{name} must be a number of seconds, not {shown(value)}"
+        raise TypeError(msg)
+    if isinstance(value, float) and not math.isfinite(value):
+        msg = f"{name} must be a finite number of seconds, not {shown(value)}"
+        raise ValueError(msg)
+    return value
+
+
+def check_duration(name: str, value: object) -> float:
+    """Return a duration in seconds, of at most 100 years. It may be negative.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is longer, or infinite or NaN.
+    """
+    seconds = check_number(name, value)
+    if abs(seconds) > LONGEST:
+        msg = (
+            f"{name} must be at most {LONGEST:.0f} seconds, which are 100 years, not {shown(value)}"
+        )
+        raise ValueError(msg)
+    return seconds
+
+
+def check_retention(retention: object) -> None:
+    """Refuse a retention, for which rows are kept after the end of their claims, that is not a duration from 0 on.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is negative, infinite, NaN or over 100 years.
+    """
+    if check_duration("retention", retention) < 0:
+        msg = f"retention must not be negative, got {retention}"
+        raise ValueError(msg)
+
+
+def check_lease(lease: object) -> float:
+    """Return a lease in seconds, which must be long enough to be renewed in time.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is too short, infinite, NaN or over 100 years.
+    """
+    value = check_duration("lease", as_seconds(lease))
+    if value < SHORTEST_LEASE:
+        msg = f"a lease under {SHORTEST_LEASE} s cannot be renewed in time, got {lease}"
+        raise ValueError(msg)
+    return value
+
+
+def check_timeout(timeout: object) -> float:
+    """Return a timeout in seconds, which must be one that `threading.Lock.acquire` would accept.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is negative and not -1, or infinite, NaN or over 100 years.
+    """
+    value = check_duration("timeout", as_seconds(timeout))
+    if value < 0 and value != FOREVER:
+        msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
+        raise ValueError(msg)
+    return value
+
+
+def check_at_least(at_least: object, lease: float) -> None:
+    """Refuse an ``at_least`` for `ensure_held` that is negative, or never left of a lease.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is not from 0 to below the lease.
+    """
+    if not 0 <= check_number("at_least", at_least) < lease:
+        msg = f"at_least must be from 0 to below the lease, {lease}, not {at_least}"
+        raise ValueError(msg)

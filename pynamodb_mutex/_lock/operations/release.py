@@ -1,0 +1,526 @@
+"""Releasing one claim or several, handing a lock over to the next waiter of this process, and breaking claims by force.
+
+A release is conditional on the claim being ours, so it cannot end another holder's claim. What a refusal means, that
+an earlier attempt was applied or that the lock had been lost, is decided in `protocol.outcome`. Who is next in
+line is decided in `local_queue`; detaching a lock for another process is in `attach`.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pynamodb.constants import (
+    ALL_NEW,
+    CLIENT_REQUEST_TOKEN,
+    RETURN_VALUES,
+    TRANSACT_DELETE,
+    TRANSACT_UPDATE,
+)
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._lock.dynamodb.answers import Failure
+from pynamodb_mutex._lock.dynamodb.keys import lock_name
+from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.operations.retry import Attempts, once, retrying
+from pynamodb_mutex._lock.operations.states import Change
+from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Loss, OwnClaim
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.protocol.outcome import (
+    is_mine,
+    shows_acquisition,
+    shows_release,
+    was_lost_before_release,
+)
+from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
+from pynamodb_mutex.exceptions import MutexLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.store import Request, Store
+    from pynamodb_mutex._lock.operations.contender import Contender
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import Held
+    from pynamodb_mutex._lock.operations.local_queue import Turn
+    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.protocol.claim import Claim
+
+
+def release(
+    held: Held, *, keeps: bool = True, data: str | None = None, by: float | None = None
+) -> Operation[None]:
+    """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
+
+    Several are released by one transaction or, if that is refused, one by one.
+
+    Args:
+        held: What to release.
+        keeps: Whether ``hold_at_least`` counts: not for claims that nobody was given.
+        data: Serialised payload to write with the release of a single claim; None to leave the stored one.
+        by: Local time by which to give up, if all that the process holds is released: then the acquisition ends however
+            often it was entered, and is not handed over. None if its holder releases it.
+
+    Raises:
+        MutexLostError: If one had been lost. The others are released.
+        MutexNotHeldError: If one is not held here.
+        PynamoDBException: If DynamoDB refuses or cannot be reached. The claims then expire with their leases.
+    """
+    claims = held.unreleased
+    if not claims:
+        # another thread has released them since the caller checked, or a receiver of `acquired` has
+        raise held.claims[0].not_held_error("release")
+    lost = _loss_before(held)
+    endings: list[Ending] = []
+    runs_until = held.ends
+    if by is not None:
+        runs_until = min(runs_until, by)
+        _make_last(held)
+    for claim in claims:
+        # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
+        # if it will have none. That write may have released the lock, and the row may be another's by now. The release
+        # below is then refused at its first attempt, and that is no loss.
+        ending = Ending(claim, runs_until, keeps=keeps, data=data)
+        if leave(claim, "release"):
+            endings.append(ending)
+    # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
+    # raised from here on, `_note_released` withdraws it, by `leave_queue`.
+    try:
+        if held.is_group:
+            is_ended = not endings or (lost is None and (yield from _send_together(endings)))
+        else:
+            hands_over = by is None
+            is_ended = not endings or (hands_over and (yield from _hand_over_to_next(endings[0])))
+        for ending in [] if is_ended else endings:
+            try:
+                yield from ending.send(ending.request)
+            except MutexLostError as error:
+                lost = lost or error
+    except BaseException as error:
+        _note_released(endings, error)
+        raise
+    _note_released(endings, None)
+    if lost is not None:
+        raise lost
+
+
+def _call_first(shared: Shared, claim: Claim) -> None:
+    """Call the first in line at a lock that is free, as a row shows it."""
+    if claim.waiting:
+        from pynamodb_mutex._fair.hints import call_first  # noqa: PLC0415 - seldom needed
+
+        call_first(shared, claim.waiting)
+
+
+def _make_last(held: Held) -> None:
+    """Let the release that follows end an acquisition, however often it was entered."""
+    # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
+    # guard it would undo what the next holder writes.
+    held.together.blocks += 1
+    for claim in held.unreleased:
+        claim.depth = 1
+
+
+def _loss_before(held: Held) -> MutexLostError | None:
+    """Return the loss of one of several claims, of which the others are to be released all the same; None for no loss.
+
+    Raises:
+        MutexLostError: If a claim that is held by itself had been lost.
+        MutexNotHeldError: If a claim is not held here.
+    """
+    try:
+        for claim in held.unreleased:
+            claim.check("release")
+    except MutexLostError as error:
+        if held.is_group:
+            # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
+            # waiting. They are released one by one, because the row that was lost would refuse a transaction.
+            return error
+        # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
+        # would release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may
+        # call this, and the holder's block must report the loss.
+        held.claims[0].depth = max(0, held.claims[0].depth - 1)
+        raise
+    return None
+
+
+def leave(claim: HeldClaim, what: str) -> bool:
+    """Leave one level of a reentrant acquisition; return whether it is to be released.
+
+    Raises:
+        MutexNotHeldError: If it was released before.
+    """
+    if claim.is_released:
+        raise claim.not_held_error(what)
+    # It is 0 already if one of several locks that are lost was released by itself: `release` has raised the loss, and sent
+    # nothing. Below 0, the release of all would leave out that one, and nobody could acquire it until its claim expires.
+    claim.depth = max(0, claim.depth - 1)
+    if claim.depth:
+        return False
+    # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which
+    # is before its answer arrives.
+    claim.change(Change.RELEASE)
+    claim.together.stop()
+    return True
+
+
+def _note_released(endings: Sequence[Ending], error: BaseException | None) -> None:
+    """Wake the waiters of this process for locks that were released, and emit events.
+
+    Args:
+        endings: The endings of the claims.
+        error: The error that the release failed with, so that the claims may still be in their rows; None if it did
+            not fail.
+    """
+    for ending in endings:
+        ending.claim.leave_queue()
+    for ending in endings:
+        claim = ending.claim
+        if claim.belief.loss is not None:
+            continue  # ``lost`` was emitted as its end
+        if (
+            ending.data
+            and error is None
+            and not (ending.successor and ending.successor.options.data)
+        ):
+            claim.item = claim.store.layout.with_data(claim.item, ending.data["data"])
+        if ending.successor is not None:
+            claim.emit_handed_over(ending.successor)
+        elif error is not None or claim.shared.hears("released"):
+            claim.emit("released", held_for=claim.held_for, error=error)
+
+
+class Ending:
+    """Ends a claim, by a request that is retried until it is known that the claim has ended.
+
+    Args:
+        claim: The claim, not yet changed by `leave`.
+        runs_until: Local time until which its lease runs: after that it need not be ended any more.
+        keeps: Whether ``hold_at_least`` counts.
+        data: Serialised payload to write with it; None to leave the stored one.
+
+    Attributes:
+        claim: The claim.
+        attempts: Attempts at ending it. A write of unknown outcome that unlocks counts as an earlier one.
+        until: Local time until which failures are retried.
+        keeps_until: Local time before which a claim that nobody holds is put in the place of this one.
+        data: The payload by the name of its slot; empty if there is none.
+        kept_as: Token of that claim, the same for all attempts; empty if there is none.
+        successor: The claim of the next holder, if the lock was handed over.
+    """
+
+    def __init__(
+        self, claim: HeldClaim, runs_until: float, *, keeps: bool, data: str | None
+    ) -> None:
+        self.claim = claim
+        self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
+        self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
+        self.successor: HeldClaim | None = None
+        self.data = {} if data is None else {"data": data}
+        self._deletes = claim.options.delete_on_release
+        self.keeps_until, self.kept_as = -math.inf, ""
+        if keeps and claim.options.hold_at_least is not None:
+            self.keeps_until = claim.since + claim.options.hold_at_least
+            self.kept_as = claim.shared.new_token(claim.store)
+
+    def request(self) -> Request:
+        """Return the request that releases the claim, and keeps others from the lock if it is too early for them."""
+        claim, now = self.claim, self.claim.shared.now
+        row, own, rest = claim.options.row, claim.own, self.keeps_until - now
+        if rest > 0:
+            return claim.store.keep(row, own, {"token": self.kept_as, **self.data}, now, rest)
+        request = claim.store.release(row, own, now, delete=self._deletes, data=self.data)
+        if claim.options.hints is not None and not self._deletes:
+            request.kwargs[RETURN_VALUES] = ALL_NEW  # shows who stands in line
+        return request
+
+    def send(
+        self,
+        build: Callable[[], Request],
+        is_done: Callable[[Answer], bool] | None = None,
+    ) -> Operation[Answer]:
+        """Send a request that ends the claim.
+
+        Args:
+            build: Makes the request.
+            is_done: Returns whether an answer shows that the request was applied; None for that of a release.
+
+        Returns:
+            The last answer.
+
+        Raises:
+            MutexLostError: If the claim had ended before.
+            PynamoDBException: If DynamoDB refuses or cannot be reached.
+        """
+        claim = self.claim
+        is_done = is_done or self._is_released
+        answer = yield from retrying(
+            claim.shared, build, self.until, about=claim, attempts=self.attempts
+        )
+        is_kept = answer.claim.waiting or answer.claim.closed is not None
+        if is_kept and is_mine(claim.own, answer.claim) and not is_done(answer):
+            # The row was to be deleted, but waiters stand in line in it, or it is closed, and must be kept. This is sent
+            # again but once: an update is not refused for that while the claim is ours.
+            self._deletes = False
+            return (yield from self.send(build, is_done))
+        if not is_done(answer) and was_lost_before_release(
+            claim.own, answer.claim, maybe_applied=self.attempts.maybe_applied
+        ):
+            raise claim.lost_at_release(answer.claim)
+        # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
+        if claim.options.hints is not None and answer.claim.expires_at is None:
+            _call_first(claim.shared, answer.claim)
+        return answer
+
+    def _is_released(self, answer: Answer) -> bool:
+        own, deletes = self.claim.own, self._deletes
+        return answer.applied or shows_release(own, answer.claim, self.kept_as, deletes=deletes)
+
+
+def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
+    """Send the transaction that releases several claims; return whether it was applied."""
+    shared, store = endings[0].claim.shared, endings[0].claim.store
+    attempts = Attempts()
+
+    # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
+    # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim
+    # is released by itself. That is refused, too, and is no loss.
+    def build() -> Request:
+        items = []
+        for ending in endings:
+            request = ending.request()
+            kind = TRANSACT_DELETE if request.operation == "DeleteItem" else TRANSACT_UPDATE
+            items.append({kind: request.kwargs})
+        return store.transact(items, {CLIENT_REQUEST_TOKEN: shared.new_request_token()})
+
+    try:
+        answer = yield from retrying(
+            shared, build, endings[0].until, about=endings[0].claim, attempts=attempts
+        )
+    finally:
+        # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
+        # have been released by it.
+        for ending in endings:
+            first = min(ending.attempts.first_sent, attempts.first_sent)
+            ending.attempts.first_sent = first
+    return answer.applied
+
+
+def _hand_over_to_next(ending: Ending) -> Operation[bool]:
+    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
+    claim, shared = ending.claim, ending.claim.shared
+    if ending.keeps_until > shared.now or claim.contender.is_run:
+        # The waiters of this process wait as all others do. After a run that has failed each begins one of its own, for the
+        # row says whose payload that had.
+        return False
+    poll = claim.options.poll
+    turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)
+    if turn is None:
+        return False
+    turn.given_by = shared.runner
+    return (yield from _hand_over(ending, turn))
+
+
+def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bool]:
+    """Hand a lock over to the next in line: one conditional write replaces our claim with one of that waiter.
+
+    Args:
+        ending: The ending of our claim.
+        turn: The waiter's turn, to whom the lock is promised.
+
+    Returns:
+        Whether our claim has ended. If not, it is still to be released: server time is not known well enough for a claim of
+        the next holder, or the request has failed and was surely not applied, for example because DynamoDB refuses the
+        values of the next holder.
+
+    Raises:
+        MutexLostError: If the lock had been lost.
+        PynamoDBException: If the request has failed, and may have been applied.
+    """
+    claim = ending.claim
+    shared, store = claim.shared, claim.store
+    contender = turn.contender.at(claim.contender.row_name)
+    if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
+        # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
+        # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when
+        # the claim is made: the next holder would be told of a loss, and another process could take the lock. So it is
+        # released, and the waiter's poll comes after an answer that shows the time.
+        return False
+    own = OwnClaim(shared.new_token(store), contender.options.lease)
+    # The next holder's lease counts from before the first attempt. That one may be applied and its answer lost; the
+    # end in the row is then the one that it proposed, however late the answer to a retry comes.
+    first_sent = shared.now
+
+    def build() -> Request:
+        end, lease = own.propose(shared.now, store.bounds, contender.options.lease)
+        # the next holder writes its own payload, if it has one
+        values = {**ending.data, **contender.values(lease, end)}
+        return store.hand_over(claim.options.row, claim.own, own, values)
+
+    granted = False
+    successor: HeldClaim | None = None
+    try:
+        # It is done also by a refusal, if an earlier attempt was applied. A refusal that shows our claim is no loss: the
+        # key was closed while somebody waited here, and nobody is to get it.
+        answer = yield from ending.send(
+            build,
+            lambda reply: shows_acquisition(own, reply.claim) or is_mine(claim.own, reply.claim),
+        )
+        if shows_acquisition(own, answer.claim):
+            successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
+            successor.change(Change.BEGIN)
+            # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
+            shared.note_holder(successor)
+            successor.start(first_sent)
+            granted = turn.grant(successor)
+            if granted:
+                ending.successor = successor
+            else:
+                # The waiter was interrupted while the request was under way, and has left the line. Nobody else would
+                # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
+                # the answer to the hand-over may be so late that the successor's lease has passed.
+                with suppress(PynamoDBException):
+                    yield from release(successor, keeps=False)
+    except BaseException as error:
+        is_failure = isinstance(error, PynamoDBException) and not isinstance(error, MutexLostError)
+        if is_failure and not ending.attempts.maybe_applied:
+            text = "%s not handed over to %s: %s"
+            values = (shown(claim.key), shown(contender.owner), one_line(error))
+            shared.emit(Log("warning", text, values, claim.log_fields))
+            return False
+        if ending.attempts.maybe_applied and turn.granted is None:
+            # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody
+            # knows: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
+            # lease, which may be an hour.
+            if successor is not None:
+                successor.forget()
+            yield from disown(contender, own)
+        raise
+    finally:
+        if not granted:
+            turn.end_promise()
+    return not is_mine(claim.own, answer.claim)
+
+
+def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
+    """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
+
+    If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
+    refused. If the acquire is applied after this request, its claim stays until its lease ends.
+    """
+    shared, store = contender.shared, contender.store
+    if shared.inherited:
+        # A signal handler forks while the acquiring write is under way, and the child ends by an exception. The claim is
+        # the parent's, which has the same token, goes on, and believes in it.
+        return
+    values = store.ending(shared.now, own.proposed) | {"mine": own.token}
+    request = store.update(store.requests.disown, contender.options.row, values)
+    if contender.options.hints is not None:
+        request.kwargs[RETURN_VALUES] = ALL_NEW
+    reply = yield from once(request)
+    if isinstance(reply, Failure):
+        text = "%s may be held by nobody for up to a lease: %s"
+        shown_values = (shown(contender.key), one_line(reply.error))
+        shared.emit(Log("warning", text, shown_values, contender.log_fields))
+    elif reply.applied and contender.options.hints is not None:
+        _call_first(shared, reply.claim)
+
+
+# -- closing and opening a key ----------------------------------------------------------------------
+
+
+def set_closed(shared: Shared, store: Store, row: RawItem, reason: str | None) -> Operation[None]:
+    """Close a lock for a reason, or open it without one; make its row if there is none.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    until = shared.now + RELEASE_PATIENCE
+    # Its answer shows the server time from which the fencing token of a new row counts: see `Store.next_version`.
+    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    seen.claim.check()
+    token = shared.new_token(store)
+    answer = yield from retrying(
+        shared, lambda: store.set_closed(row, reason, token, shared.now), until
+    )
+    answer.claim.check()
+
+
+# -- breaking a claim by force ---------------------------------------------------------------------
+
+
+def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[bool]:
+    """Break the claim that is in a row now, and no later one; return whether there was one.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    until = shared.now + RELEASE_PATIENCE
+    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    # a row with a fault shows no end either, but is to be put right
+    if seen.claim.fault is None and seen.claim.expires_at is None:
+        return False
+    return (yield from break_seen(shared, store, row, key, seen.item)) is None
+
+
+def break_seen(
+    shared: Shared, store: Store, row: RawItem, key: str, item: RawItem
+) -> Operation[Answer | None]:
+    """Break the claim that was seen in a row, however long ago, and no later one.
+
+    A row whose lock attributes cannot be right is made a tombstone, if these are still exactly as they were seen.
+
+    Args:
+        shared: What the locks of the process share.
+        store: Where the row is.
+        row: Its primary key.
+        key: The lock's key.
+        item: The row as it was seen.
+
+    Returns:
+        None if this broke the claim. Otherwise it had ended before, and the answer shows the row as it is now.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    seen = store.layout.claim(item)
+    broken_by = FORCED_MARK + shared.new_token(store)
+    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
+    # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
+    if getattr(store.model, "_of_runs", ()) or not store.layout.was_a_locks(item):
+        seen.check()
+
+    def build() -> Request:
+        if seen.fault is not None:
+            return store.put_right(row, item, broken_by, shared.now)
+        return store.force(row, seen, broken_by, shared.now)
+
+    answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
+    # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
+    if not answer.applied and answer.claim.token != broken_by:
+        return answer
+    note_broken(shared.queue(store, lock_name(store.model, key, row)), seen, answer.claim)
+    _call_first(shared, seen)
+    return None
+
+
+def note_broken(queue: Queue, seen: Claim, row: Claim) -> None:
+    """Let a holder in this process know that its claim was broken by force.
+
+    Args:
+        queue: The local queue of the key.
+        seen: The claim that was broken.
+        row: The claim that the row shows since.
+    """
+    # It learns it now, and not only when its next renewal is refused. With the row, so that of several locks, which are
+    # all lost with this one, an error names this key.
+    claim: HeldClaim | None = queue.holder
+    if claim is not None and claim.own.token == seen.token:
+        claim.lose(Loss.FORCED, row)

@@ -1,0 +1,363 @@
+"""Renewal of leases: of one claim, and of claims that are held together.
+
+A renewal moves the end of a claim in its row later, on condition that the row still carries our claim. The first
+section is what a holder calls, the second is the loop that renews in the background.
+
+When a renewal is due is decided in `held` and `protocol.schedule`, what an answer says about a renewal in
+`protocol.outcome`. The thread of the loop, and those that send its renewals, are in `runtime`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
+from pynamodb.exceptions import PynamoDBException, TransactWriteError, UpdateError
+
+from pynamodb_mutex._lock.dynamodb.answers import Failure
+from pynamodb_mutex._lock.operations.effects import Send, Start, Wait
+from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.operations.states import Change, State
+from pynamodb_mutex._lock.protocol import outcome
+from pynamodb_mutex._lock.protocol.claim import TOO_SHORT
+from pynamodb_mutex._lock.protocol.messages import shown
+from pynamodb_mutex._lock.protocol.outcome import Renewal
+from pynamodb_mutex.exceptions import MutexNotHeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import Held, HeldClaim, Proposal
+    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.protocol.claim import Claim
+
+# -- renewal by the holder -------------------------------------------------------------------------
+
+
+def renew(held: Held, lease: float | None = None) -> Operation[None]:
+    """Renew now, and emit ``renewed``. A lease that has ended is won back if nobody has taken the lock since.
+
+    Args:
+        held: What to renew. A claim of a group is renewed with the others.
+        lease: Seconds; None for each lock's own.
+
+    Raises:
+        MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
+        PynamoDBException: If DynamoDB refuses the request, or cannot be reached until the lease ends.
+    """
+    if held.is_released:
+        # of a group the claims that are not released are renewed, as if this one were held
+        raise held.claims[0].not_held_error("renew")
+    renewed, won_back = yield from renew_quietly(held.together, lease)
+    for claim in renewed:
+        if claim not in won_back:
+            claim.emit_renewed()
+    if held.is_released:
+        # by another thread, while the request was under way
+        raise held.claims[0].not_held_error("renew")
+
+
+def renew_quietly(
+    held: Held, lease: float | None, patience: float = math.inf
+) -> Operation[tuple[Sequence[HeldClaim], Sequence[HeldClaim]]]:
+    """Renew as `renew` does, but emit ``renewed`` only for claims that were won back; the rest is the caller's.
+
+    Args:
+        held: What to renew.
+        lease: Seconds; None for each lock's own.
+        patience: Seconds for which a failure is retried, at most.
+
+    Returns:
+        The claims that this request has renewed, and those that were won back. A claim can be among the latter
+        alone: a renewal that was sent later was applied first and refused this one, so it is the later one that
+        has extended the lease.
+    """
+    shared = held.shared
+    for claim in held.unreleased:
+        # A lease that has ended is reported as a loss first, even if this renewal wins the lock back: its holder has
+        # not held it in between.
+        claim.note_end()
+        claim.check_renewable()
+    until = min(max(held.ends, shared.now), shared.now + patience)
+    try:
+        renewed = yield from _renew_once(held, lease, until)
+        if renewed and held.ends - shared.now < TOO_SHORT * (lease or held.lease):
+            # The process was idle, or its local clock stood still, so the proposed end was counted from bounds
+            # of server time that were far behind. The answer has corrected them: a second renewal proposes an
+            # end that is a whole lease ahead.
+            renewed = yield from _renew_once(held, lease, until)
+    except PynamoDBException as error:
+        _emit_failed(held, error)
+        raise
+    lost = [claim for claim in held.unreleased if claim.is_over]
+    # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
+    # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
+    can_win = held.ends > shared.now and all(claim.can_be_won_back for claim in lost)
+    won_back = [claim for claim in lost if can_win and claim.change(Change.WON_BACK)]
+    for claim in won_back:
+        claim.emit_renewed(won_back=True)
+        claim.begin()
+    if lost:
+        # the loss took it out of the schedule
+        held.start(shared.now)
+    shared.schedule.refresh(held)
+    for claim in held.unreleased:
+        claim.note_end()
+        if claim.belief.loss is not None:
+            raise claim.lost_error("renew")
+        if claim.belief.state is State.CONFIRMED and claim.ends <= shared.now:
+            # Not lost, for nobody has been given it. But with each answer later than the lease, as of a process that
+            # stands still at every request, it cannot be used either, and no row shows that another holds it.
+            msg = f"{shown(claim.key)} was acquired, but DynamoDB's answers came after its lease had ended"
+            raise (TransactWriteError if held.is_group else UpdateError)(msg)
+    return renewed, won_back
+
+
+def ensure_held(held: Held, at_least: float) -> Operation[None]:
+    """Check that all is held, and renew it if less than ``at_least`` seconds are left of a lease.
+
+    Raises:
+        MutexNotHeldError: If it is not held here, or a write may have released it; MutexLostError if it is lost.
+        PynamoDBException: As `renew`.
+    """
+    _check_held(held)
+    if held.ends - held.shared.now < at_least:
+        yield from renew(held)
+        # another thread may have released it while the request was under way
+        _check_held(held)
+
+
+def _check_held(held: Held) -> None:
+    for claim in held.unreleased or held.claims:
+        claim.check("ensure_held")
+        if claim.belief.state is not State.HELD:
+            msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
+            raise MutexNotHeldError(msg, key=claim.key)
+
+
+def _renew_once(
+    held: Held, lease: float | None, until: float | None
+) -> Operation[Sequence[HeldClaim]]:
+    """Send one renewal, and note a row that is not ours as a loss.
+
+    It is sent again at once only if it met a later end in a row.
+
+    Args:
+        held: What to renew.
+        lease: Seconds; None for each lock's own.
+        until: Local time until which a failure is retried; None for no retry.
+
+    Returns:
+        The claims that it has renewed: none if a claim was lost, or if a renewal sent later was applied first.
+
+    Raises:
+        PynamoDBException: If there was no answer that shows its outcome.
+    """
+    while True:
+        claims = held.unreleased
+        if held.is_group:
+            # A claim that a write under way releases is left out. If the write is applied first, its row would refuse
+            # the transaction, and the other claims would not be renewed; the answer to the write shows what became of
+            # that claim. One that is IN_DOUBT stays in: nothing else would renew it, and a row that refuses it shows
+            # that it was released. A single claim is renewed all the same: if the write is refused, it is still held.
+            claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
+        if not claims:
+            return ()
+        proposals: list[Proposal] = []
+
+        # Each attempt proposes a later end than all before it. The first one is applied and its answer is lost:
+        # with the same end, the retry would be refused by its own first attempt (the condition is that the stored
+        # end is before the new one); with a later end it is applied. Only the last attempt's proposal counts,
+        # since its answer is the one that arrived: a holder never believes in an end that no answer has confirmed.
+        def build() -> Request:
+            if all(claim.depth < 1 for claim in held.claims):
+                # Released by another thread, since the attempt before. DynamoDB did not answer that release either, or it
+                # raised that the lock is lost and sent nothing, and the claim is to expire: a renewal that is applied now
+                # would keep the key locked for another lease.
+                held.claims[0].check("renew")
+            proposals[:] = [  # noqa: B023 - as below
+                claim.propose_renewal(claim.lease if lease is None else lease)
+                for claim in claims  # noqa: B023 - built before the next round
+            ]
+            return _request(held, claims, proposals)  # noqa: B023 - as above
+
+        if until is None:
+            answer: Answer | Failure = yield Send(build())
+            if type(answer) is Failure:
+                raise answer.error
+        else:
+            answer = yield from retrying(held.shared, build, until, about=claims[0])
+        held.failure = None
+        renewal = _outcome(held, claims, proposals, answer)
+        if renewal is Renewal.APPLIED:
+            return claims
+        if renewal is not Renewal.AGAIN:
+            return ()
+
+
+def _request(held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
+    updates = [
+        claim.store.update(claim.store.requests.renew, claim.options.row, proposal.values)
+        for claim, proposal in zip(claims, proposals, strict=True)
+    ]
+    if not held.is_group:
+        return updates[0]
+    items = [{TRANSACT_UPDATE: update.kwargs} for update in updates]
+    return claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: held.shared.new_request_token()})
+
+
+def _outcome(
+    held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal], answer: Answer
+) -> Renewal:
+    """Note the outcome of a renewal, and return it."""
+    if not held.is_group:
+        claim, proposal, row = claims[0], proposals[0], answer.claim
+        renewal = outcome.renewal(claim.own, proposal.end, row, applied=answer.applied)
+        if renewal is Renewal.APPLIED:
+            claim.extend(proposal)
+        elif renewal is Renewal.LOST:
+            _note_refusal(claim, row)
+        elif renewal is Renewal.AGAIN:
+            claim.own.saw(row.expires_at)
+        return renewal
+    shown_claims = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
+    renewals = {
+        at: outcome.renewal(claims[at].own, proposals[at].end, claim, applied=False)
+        for at, claim in shown_claims.items()
+    }
+    # An end that only this request proposed, in one of the rows, shows that a copy of the request was applied; and a
+    # transaction is applied as a whole.
+    if answer.applied or Renewal.APPLIED in renewals.values():
+        for claim, proposal in zip(claims, proposals, strict=True):
+            claim.extend(proposal)
+        return Renewal.APPLIED
+    for at, renewal in renewals.items():
+        if renewal is Renewal.LOST:
+            _note_refusal(claims[at], shown_claims[at])
+        else:
+            # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
+            # the claim of this row alone, while the claims of the others are not renewed yet.
+            claims[at].own.saw(shown_claims[at].expires_at)
+    return Renewal.LOST if held.is_over else Renewal.AGAIN
+
+
+def _note_refusal(claim: HeldClaim, row: Claim) -> None:
+    """Note what a row shows that refused a renewal, unless a write that releases the claim is under way.
+
+    That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
+    released, not lost. The answer to the write shows what became of the claim. If there will be none, this row does.
+    """
+    state = claim.belief.state
+    if state is State.ENDING and not outcome.was_lost_before_release(
+        claim.own, row, maybe_applied=True
+    ):
+        return
+    claim.note_gone(row, in_doubt=state is State.IN_DOUBT)
+
+
+def _emit_failed(held: Held, error: BaseException) -> None:
+    for claim in held.unreleased:
+        claim.emit("renewal_failed", expires_at=claim.own.expires_at, error=error)
+
+
+# -- renewal in the background ---------------------------------------------------------------------
+
+
+LINGER = 5.0
+"""Seconds without work after which the loop ends, and its thread with it. The next lock often comes before that."""
+
+LONGEST_SLEEP = 1.0
+"""Seconds for which the loop waits at a time, at most.
+
+A suspension of the machine does not count for a thread's wait, but it does for the leases: after it the loop finds
+what has become due within this time.
+"""
+
+SHORTEST_SLEEP = 0.01
+"""Seconds from one handling of a scheduled lock to the next, at least, unless something happens to it in between.
+
+Whatever time its `due` returns: a lock that is due again at once, over and over, would occupy a whole core.
+"""
+
+
+def renewal_loop(shared: Shared) -> Operation[None]:
+    """Handle each lock when it is due: start its renewal, or note that its lease has ended.
+
+    It never waits for the network, since renewals are sent on other threads: a slow or hung request delays neither
+    another lock's renewal nor the report of a loss.
+    """
+    schedule = shared.schedule
+    idle_since = shared.now
+    try:
+        while True:
+            # While the system refuses threads, it is this loop's thread that asks for them again, for all that
+            # wait for one: it stays even if no lock is scheduled.
+            if not schedule.is_empty or shared.waits_for_threads:
+                idle_since = shared.now
+            elif shared.now - idle_since >= LINGER:
+                return
+            held: Any = schedule.take_due(shared.now)
+            if held is None:
+                # Set for the time of the wait only: a lock that is due earlier rings the wake-up, and what is
+                # scheduled while the loop runs is found by it anyway.
+                schedule.wakes_at = min(schedule.next_due(), shared.now + LONGEST_SLEEP)
+                yield Wait(schedule.wakes_at, schedule.wakeup)
+                schedule.wakes_at = -math.inf
+            elif _handle(held):
+                endpoint = held.claims[0].store.connection.endpoint
+                yield Start(renew_in_background(held), endpoint)
+    finally:
+        # In the step that decides to end. Otherwise a lock scheduled right after that step would count on a loop
+        # that ends, start no other, and expire.
+        schedule.loop = None
+
+
+def _handle(held: Held) -> bool:
+    """Handle a lock that is due: plan what comes next; return whether the caller is to start a renewal."""
+    shared = held.shared
+    # If its handling raises, it is due again in a second. At once, the loop would spin; never, the lock would
+    # expire without a report.
+    due = shared.now + LONGEST_SLEEP
+    is_to_be_renewed = False
+    try:
+        is_to_be_renewed = held.is_to_be_renewed()
+        due = held.due()
+    except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one
+        shared.emit(Log("exception", "what was due could not be done: %r", (error,)))
+    shared.schedule.put_back(held, max(due, shared.now + SHORTEST_SLEEP))
+    return is_to_be_renewed
+
+
+def renew_in_background(held: Held) -> Operation[None]:
+    """Send one renewal, and plan the next; a lock whose renewal fails is due again soon."""
+    held.is_queued = False
+    held.renewals_under_way += 1
+    try:
+        # what was released or lost while this waited for a thread is not renewed
+        if held.stands_at(held.shared.now):
+            yield from _renew_and_plan(held)
+    finally:
+        held.renewals_under_way -= 1
+        held.shared.schedule.refresh(held)
+
+
+def _renew_and_plan(held: Held) -> Operation[None]:
+    sent = held.shared.now
+    try:
+        renewed = yield from _renew_once(held, None, None)
+    except PynamoDBException as error:
+        # No loss: only a row that is not ours, or the end of the lease, is one.
+        held.plan_after_failure(error)
+        _emit_failed(held, error)
+        return
+    if held.is_group and len(renewed) < len(held.unreleased):
+        held.plan_without_some(sent)
+    elif renewed:
+        held.plan_renewal(sent, held.ends)
+    for claim in renewed:
+        claim.emit_renewed()

@@ -1,0 +1,55 @@
+"""The local clock: the one source of local time, which tests and the simulation replace.
+
+Only differences between its readings mean anything. No decision of the protocol reads a wall clock: server time is in
+`pynamodb_mutex._lock.protocol.server_time`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+_SUSPEND_AWARE = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class LocalClock:
+    """A clock that only runs forward, and counts suspension of the machine where the system can (CLOCK_BOOTTIME)."""
+
+    now = staticmethod(
+        time.monotonic if _SUSPEND_AWARE is None else partial(time.clock_gettime, _SUSPEND_AWARE)
+    )
+    """Returns seconds since an arbitrary start. Not a method of Python's: each step of an operation asks for the time."""
+
+    def acquire(self, lock: threading.Lock, until: float) -> None:
+        """Acquire a lock of `threading`, or give up at a local time.
+
+        It may return too early or too late: `threading` counts no suspension.
+
+        Args:
+            lock: The lock.
+            until: The local time; infinity for never.
+        """
+        ahead = max(until - self.now(), 0.0)
+        # `threading` raises for a timeout beyond TIMEOUT_MAX, some hundred years: wait for ever instead
+        lock.acquire(timeout=ahead if ahead < threading.TIMEOUT_MAX else -1)
+
+
+_clock = LocalClock()
+
+
+def local_clock() -> LocalClock:
+    """Return the clock that is in use."""
+    return _clock
+
+
+def replace_local_clock(clock: LocalClock) -> LocalClock:
+    """Use another clock from now on, for tests; return the one that was in use."""
+    global _clock
+    before, _clock = _clock, clock
+    return before
+
+
+def read_clock() -> float:
+    """Return the local time, in seconds, by the clock that is in use."""
+    return _clock.now()

@@ -1,0 +1,349 @@
+"""Notifications: emits blinker signals and log records for lock events, and calls ``on_lost`` and ``on_danger``.
+
+Operations only note what happened (`pynamodb_mutex._lock.operations.events`); the runner hands it to `deliver` after the
+step. No receiver is called inside the monitor, and what a receiver raises is logged here. Without a receiver an event
+costs two look-ups. The public names of the signals are in `pynamodb_mutex.signals`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
+
+from pynamodb_mutex._lock.operations.events import Call, Delivery, Hint, LockEvent, Log
+from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
+from pynamodb_mutex._lock.runtime.threads import log
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+    from typing import Protocol
+
+    from blinker import NamedSignal
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._fair.listener import Listener
+    from pynamodb_mutex._lock.operations.events import Event, HeldClaim
+    from pynamodb_mutex._lock.runtime.threads import Threads, Workers
+
+    class State(Protocol):
+        """The parts of `Process` that are needed here."""
+
+        inherited: bool
+        monitor: threading.RLock
+        threads: Threads
+        notifier: Workers
+        reporter: Workers
+
+        @property
+        def listener(self) -> Listener: ...
+
+
+_log = logging.getLogger("pynamodb_mutex")
+
+logs_details = partial(_log.isEnabledFor, logging.DEBUG)
+"""Returns whether log records of level debug are written."""
+
+MOST_UNDELIVERED = 1000
+"""Most events of renewals that wait for a slow receiver. Further ones are dropped."""
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+class _NoSignal:
+    """What stands in for a signal if blinker is not installed: nobody can receive it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.receivers: dict[Any, Any] = {}
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        msg = "signals need blinker: pip install 'pynamodb-mutex[signals]'"
+        raise RuntimeError(msg)
+
+    connect = connect_via = connected_to = disconnect = send = _refuse
+
+
+_namespace = Namespace()
+
+
+def _signal(name: str) -> NamedSignal:
+    """Return the signal of a name."""
+    signal: Any = _namespace.signal(name) if signals_available else _NoSignal(name)
+    named: NamedSignal = signal
+    return named
+
+
+SIGNALS: Mapping[str, NamedSignal] = {
+    name: _signal(name)
+    for name in (
+        "acquired",
+        "contended",
+        "not_acquired",
+        "renewed",
+        "renewal_failed",
+        "danger",
+        "lost",
+        "released",
+        "handed_over",
+        "once_called",
+    )
+}
+"""All signals by name. `pynamodb_mutex.signals` says what each is for."""
+
+RECEIVERS: Mapping[str, Mapping[Any, Any]] = {
+    name: signal.receivers for name, signal in SIGNALS.items()
+}
+"""Receivers by name of the signal. Operations ask it whether anybody receives an event at all."""
+
+
+def _send(process: State, event: LockEvent, caught: type[BaseException] = Exception) -> None:
+    """Call each receiver of an event. What one raises is logged, and affects neither the others nor the lock.
+
+    Args:
+        process: State of the process.
+        event: The event; the model of the lock's row is the sender of its signal.
+        caught: Exceptions that are logged; others are raised. On a thread of the library it should be BaseException,
+            because nobody else would see the exception there.
+    """
+    signal = SIGNALS[event.name]
+    if not signal.receivers:
+        return
+    contender, claim = event.contender, event.claim
+    fields = {"key": contender.key, "owner": contender.owner, **event.fields}
+    fields["attributes"] = contender.options.attributes
+    if claim is not None:
+        fields |= {"token": claim.own.token, "fencing_token": claim.fencing_token}
+    sender: type[Model] = contender.model
+    try:
+        receivers = [] if signal.is_muted else list(signal.receivers_for(sender))
+    except Exception:  # noqa: BLE001 - blinker's tables may change while they are read
+        text = "%s of %s was not reported"
+        log(logging.ERROR, text, signal.name, shown(contender.key), exc_info=True)
+        return
+    for receiver in receivers:
+        if process.inherited:
+            # the receiver before has forked, and this is the child: what the parent's locks do is not its business
+            return
+        try:
+            result = receiver(sender, **fields)
+            # it would never be awaited, and the receiver would seem to work
+            if isinstance(result, CoroutineType):
+                result.close()
+                raise TypeError("a coroutine function cannot receive signals")
+        except caught:
+            text, extra = "a receiver of the signal %s failed: %r", contender.log_fields
+            log(logging.ERROR, text, signal.name, receiver, exc_info=True, extra=extra)
+
+
+# -- delivery --------------------------------------------------------------------------------------
+
+
+def deliver(process: State, events: Sequence[Event]) -> None:
+    """Deliver the events of a step to the log and to receivers. Called outside the monitor.
+
+    Signals about one acquisition keep their order, whatever threads do (see `_report`); log records may not.
+    """
+    # First: the output of the log may block for a minute, or Ctrl-C come while it is written. A loss is to be reported all
+    # the same.
+    _report_at_once(process, events)
+    _deliver_others(process, events)
+
+
+def deliver_aside(process: State, events: Sequence[Event]) -> None:
+    """Deliver the events of a step as `deliver` does, but wait neither for the log nor for a receiver.
+
+    For threads that serve renewals. The output of the log blocks, and renewals fail for a few seconds: each would block the
+    thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
+    """
+    _report_at_once(process, events)
+    process.reporter.post(partial(_deliver_others, process, events))
+
+
+def _report_at_once(process: State, events: Sequence[Event]) -> None:
+    """Call waiters of other processes, and start the threads on which losses are reported, and ``on_danger`` is called."""
+    for event in events:
+        if isinstance(event, Hint):
+            process.listener.send(event)
+        elif isinstance(event, Call):
+            name = f"pynamodb-mutex-{event.name.replace('_', '-')}"
+            process.threads.put(name, partial(_call, event))
+            process.threads.start()
+        elif isinstance(event, LockEvent) and event.claim is not None and event.name == "lost":
+            _report(process, event.claim, is_loss=True)
+
+
+def _deliver_others(process: State, events: Sequence[Event]) -> None:
+    """Write the log records of events, and report all but losses."""
+    for event in events:
+        if isinstance(event, (Call, Hint)):
+            continue
+        _log_record(event)
+        if isinstance(event, Log):
+            continue
+        if event.claim is None:
+            _send(process, event)
+        elif event.name == "acquired" and event.claim.delivery is Delivery.RESERVED:
+            # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
+            _deliver_in_order(process, event.claim)
+        elif event.name not in {"acquired", "lost"}:
+            _report(process, event.claim, is_loss=False)
+
+
+def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
+    """Deliver the events of an acquisition on this thread, unless another thread is delivering them.
+
+    The signals of one acquisition are sent one after the other, in the order in which things happened. Events are
+    queued where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one goes
+    on until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed,
+    and the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later
+    events of the same acquisition and nothing else.
+
+    Args:
+        process: State of the process.
+        claim: The acquisition.
+        is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
+    """
+    with process.monitor:
+        if claim.delivery is not Delivery.NONE or not claim.events:
+            return
+        claim.delivery = Delivery.UNDER_WAY
+    if is_loss:
+        _deliver_aside(process, claim)
+    else:
+        _deliver_in_order(process, claim)
+
+
+def _deliver_aside(process: State, claim: HeldClaim) -> None:
+    """Deliver on a new thread. For a loss: whoever noted it, such as the renewal loop, must not wait for a receiver."""
+    call = partial(_deliver_in_order, process, claim, aside=True)
+    process.threads.put("pynamodb-mutex-lost", call)
+    process.threads.start()
+
+
+def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) -> None:
+    """Deliver the queued events of an acquisition until none is left.
+
+    Args:
+        process: State of the process.
+        claim: The acquisition. Its ``delivery`` is reserved or under way, by this thread or for it.
+        aside: Whether this is a thread of the library's, started for this. Only on such a thread a loss is delivered.
+    """
+    # Until a receiver has forked, and this is the child: what the parent's locks do is not its business. It must not go
+    # on, since another thread of the parent may have held the notifier's lock, which nobody releases here.
+    while not process.inherited:
+        with process.monitor:
+            event = claim.events[0] if claim.events else None
+            if event is None:
+                # Together with the check of the queue, inside the monitor: an event that is added after it finds nobody
+                # delivering, and is delivered by the thread that adds it.
+                claim.delivery = Delivery.NONE
+                return
+            if aside or event.name != "lost":
+                claim.events = claim.events[1:]
+        if not aside and event.name == "lost":
+            # It stays first in the queue, and the delivery stays under way, so that nothing comes before it.
+            _deliver_aside(process, claim)
+            return
+        try:
+            # Renewals go to the notifier: they come often, on threads that have the next ones to send. But not one
+            # that wins the lock back: its signal must come after that of the loss.
+            if event.name in {"renewal_failed", "danger"} or (
+                event.name == "renewed" and not event.fields["won_back"]
+            ):
+                _notify(process, event)
+            else:
+                _send(process, event, BaseException if aside else Exception)
+        except BaseException:
+            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: the delivery is
+            # still under way, so that no other thread would ever deliver them.
+            _deliver_in_order(process, claim)
+            raise
+
+
+def _call(event: Call) -> None:
+    """Call a caller's function; an error in it is logged."""
+    try:
+        event.call()
+    except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
+        claim = event.claim
+        key, extra = shown(claim.contender.key), claim.log_fields
+        log(logging.ERROR, "%s of %s failed", event.name, key, exc_info=True, extra=extra)
+
+
+def _notify(process: State, event: LockEvent) -> None:
+    """Send the signal of a renewal soon, on a thread of its own; if MOST_UNDELIVERED wait already, drop it and log that.
+
+    A slow receiver delays the later signals, but no renewal.
+    """
+    send = partial(_send, process, event, BaseException)
+    if not process.notifier.post(send, MOST_UNDELIVERED):
+        text, key = "a receiver is too slow: %s of %s not reported", shown(event.contender.key)
+        log(logging.WARNING, text, event.name, key, extra=_log_fields(event))
+
+
+# -- log records -----------------------------------------------------------------------------------
+
+
+def _log_fields(event: LockEvent) -> dict[str, Any]:
+    """Return the fields of a log record that say which lock it is about."""
+    return event.contender.log_fields if event.claim is None else event.claim.log_fields
+
+
+def _log_record(event: LockEvent | Log) -> None:
+    """Write the record of an event, or one that an operation asked for."""
+    if isinstance(event, LockEvent):
+        level, message, *args = _record_of(event)
+        if _log.isEnabledFor(level):
+            who = shown(event.contender.key), shown(event.contender.owner)
+            log(level, message, *who, *args, extra=_log_fields(event))
+        return
+    # `exc_info` is not True: the error was handled in the operation, and comes here as the first argument.
+    level = logging.ERROR if event.level == "exception" else logging.WARNING
+    error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
+    log(level, event.message, *event.args, exc_info=error, extra=event.fields)
+
+
+def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - one for each message
+    """Return the level of an event's record, its message, and what the message shows after the key and the owner."""
+    fields = event.fields
+    match event.name:
+        case "acquired" if fields["abandoned"]:
+            by = shown(fields["abandoned_by"])
+            return logging.WARNING, "%s acquired by %s: abandoned by %s", by
+        case "acquired":
+            return logging.DEBUG, "%s acquired by %s after %.3f s", fields["waited"]
+        case "contended":
+            holder = shown_owner(fields["holder"])
+            return logging.DEBUG, "%s is waited for by %s, and held by %s", holder
+        case "not_acquired":
+            why = "it is held" if fields["error"] is None else repr(fields["error"])
+            return logging.DEBUG, "%s not acquired by %s after %.3f s: %s", fields["waited"], why
+        case "renewed":
+            return logging.DEBUG, "%s renewed by %s"
+        case "renewal_failed":
+            return logging.WARNING, "renewal of %s by %s failed: %s", one_line(fields["error"])
+        case "danger":
+            message = (
+                "%s held by %s may be lost: %.1f s of its lease are left, and it was not renewed"
+            )
+            return logging.WARNING, message, fields["remaining"]
+        case "lost":
+            claim: Any = event.claim
+            return logging.WARNING, "%s lost by %s: %s", claim.explain(fields["loss"])
+        case "released" if fields["error"] is None:
+            return logging.DEBUG, "%s released by %s"
+        case "released":
+            message = "%s given up by %s, and expires with its lease: %r"
+            return logging.WARNING, message, fields["error"]
+        case "once_called":
+            is_bad = fields["outcome"] in {"mismatched", "unknown", "not_recorded"}
+            level = logging.WARNING if is_bad else logging.DEBUG
+            return level, "once %s called by %s: %s", fields["outcome"]
+        case _:  # handed_over
+            to = "the bearer of a ticket" if fields["to"] is None else shown(fields["to"])
+            return logging.DEBUG, "%s handed over by %s to %s", to

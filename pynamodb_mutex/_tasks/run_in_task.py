@@ -1,0 +1,366 @@
+"""The runner for asyncio tasks: runs operations on the event loop, and sends their requests on a few worker threads.
+
+`run` is the counterpart of `run_on_thread.run`: steps are taken on the loop's thread, requests and receivers are left
+to workers, and a wait takes no thread. The rest deals with tasks that are cancelled, and with tasks that are abandoned:
+their coroutine is closed before the operation has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._lock.operations.effects import Listen, Open, Send, Wait
+from pynamodb_mutex._lock.operations.events import LockEvent
+from pynamodb_mutex._lock.runtime.callers import acting_as, caller
+from pynamodb_mutex._lock.runtime.clock import local_clock
+from pynamodb_mutex._lock.runtime.notifications import deliver
+from pynamodb_mutex._lock.runtime.process import InsideMonitor
+from pynamodb_mutex._lock.runtime.run_on_thread import INTERRUPTED, run_deferred, start_renewals
+from pynamodb_mutex._lock.runtime.run_on_thread import run as run_on_thread
+from pynamodb_mutex._lock.runtime.threads import log
+from pynamodb_mutex.exceptions import MutexError
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.events import Event
+    from pynamodb_mutex._lock.runtime.process import Process
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+Undo = Callable[[R], "Operation[Any]"]
+"""A function that returns the operation which takes back the result of another one, such as the release of a lock."""
+
+LONGEST_SLEEP = 86_400.0
+"""Seconds after which a sleeping task is woken though there is nothing to do: see `sleep`."""
+
+
+class TaskSleeper:
+    """Wakes a task that awaits an event, and does not keep the task alive.
+
+    The wake-up of a waiter is in the local queue, to which the process refers. The loop is closed while the task waits in
+    line. If the queue referred to the event, and so to the task, Python would never close its coroutine: the task would
+    stay in line for ever, and a lock that is handed over to it would be renewed for ever.
+    """
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = weakref.ref(event)
+
+    def wake(self) -> None:
+        """Wake the task, if it is still there. Called on any thread."""
+        event = self._event()
+        if event is not None:
+            with suppress(RuntimeError):  # its loop is closed: nobody sleeps any more
+                self._loop.call_soon_threadsafe(event.set)
+
+
+async def sleep(event: asyncio.Event, until: float) -> None:
+    """Let this task sleep until a local time, or until an event is set; no longer than LONGEST_SLEEP."""
+    ahead = min(until - local_clock().now(), LONGEST_SLEEP)
+    # Also for a sleep without an end: the loop refers to its timers, until it is closed, and nothing else need refer to
+    # this task (see `TaskSleeper`). Without a timer the garbage collector could take a task that still waits.
+    timer = asyncio.get_running_loop().call_later(max(0.0, ahead), event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+
+
+async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
+    process: Process, operation: Operation[R], undo: Undo[R] | None = None
+) -> R:
+    """Run an operation for this task. Its first step runs at once, before anything else runs on the loop.
+
+    A request that was sent cannot be called back: however often the task is cancelled, it waits for the answer.
+
+    Args:
+        process: State of this process.
+        operation: The operation; not begun yet.
+        undo: Makes the operation interruptible. If the task is cancelled, the cancellation is thrown into the
+            operation at its next effect or, if it has ended by then, its result is taken back by the operation that
+            ``undo`` returns. None for an operation that runs to its end, such as a release: the task is cancelled
+            after that.
+
+    Returns:
+        What the operation returns.
+
+    Raises:
+        CancelledError: If the task was cancelled meanwhile.
+        MutexError: If this runs in a signal handler that has interrupted a step.
+    """
+    resume: Any = operation.send
+    value: Any = None
+    request: Request | None = None
+    sent = 0.0
+    events: list[Event] = []
+    cancelled: asyncio.CancelledError | None = None
+    under_way: Future[Any] | None = None
+    while True:
+        try:
+            effect, sent = process.step(resume, value, request, sent, events, blocks=False)
+            resume, request = operation.send, None
+            if process.deferred:
+                # on a worker: their requests would block the loop
+                _posted(process, partial(run_deferred, process))
+            if events or process.schedule.needs_loop:
+                taken, events = events, []
+                cancelled = await _delivered(process, taken) or cancelled
+            # After the step, not as soon as it comes: the operation must have seen the answer to its last request, or
+            # it would not know whether there is a claim to release.
+            if cancelled is not None and undo is not None:
+                raise cancelled  # noqa: TRY301 - thrown into the operation below
+            value = None
+            if isinstance(effect, Wait):
+                cancelled = await _wait(effect, to_its_end=undo is None) or cancelled
+            elif isinstance(effect, Send):
+                request = effect.request
+                under_way = _posted(process, request.send, request.store.connection.endpoint)
+                value, interruption = await _answer(under_way)
+                cancelled = cancelled or interruption
+            elif isinstance(effect, Open):
+                under_way = _posted(process, effect.store.connection.open)
+                cancelled = (await _answer(under_way))[1] or cancelled
+            elif isinstance(effect, Listen):
+                under_way = _posted(process, partial(process.listener.address, effect))
+                value, interruption = await _answer(under_way)
+                cancelled = cancelled or interruption
+        except StopIteration as done:
+            return await _result(process, done.value, events, cancelled, undo)
+        except GeneratorExit:
+            _abandon(process, operation, undo, under_way)
+            raise
+        except InsideMonitor:
+            # A signal handler has interrupted a step and runs an event loop of its own. All steps of that loop are
+            # inside the interrupted one, so it is always the first step that gets here, and nothing has been sent.
+            operation.close()
+            raise MutexError(INTERRUPTED) from None
+        except BaseException as error:  # noqa: BLE001 - raised again, by the operation
+            # it was raised by the operation, which has ended; or, below, by what its effect met
+            if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
+                raise await _failure(process, error, events, cancelled) from error.__cause__
+            resume, value, request = operation.throw, error, None
+            if isinstance(error, asyncio.CancelledError):
+                # Once: what the operation does about it, such as releasing a claim, runs to its end, even if the task
+                # is cancelled again. So there is no `undo` any more.
+                cancelled, undo = error, None
+
+
+async def _result(
+    process: Process,
+    result: R,
+    events: list[Event],
+    cancelled: asyncio.CancelledError | None,
+    undo: Undo[R] | None,
+) -> R:
+    """Return the result of an operation or, if the task was cancelled, take it back and raise the cancellation."""
+    try:
+        cancelled = await _after(process, events) or cancelled
+    except GeneratorExit:
+        # the coroutine is closed while receivers run: nobody will get the result, and nothing can be awaited here
+        if undo is not None:
+            run_on_worker(process, undo(result))
+        raise
+    if cancelled is None:
+        return result
+    if undo is not None:
+        await _undone(process, undo(result))
+    raise cancelled from None
+
+
+def _abandon(
+    process: Process,
+    operation: Operation[R],
+    undo: Undo[R] | None,
+    under_way: Future[Any] | None,
+) -> None:
+    """Let a worker interrupt the operation of a task whose coroutine was closed, and take back its result, if any.
+
+    Python closes a coroutine that nobody refers to any more, such as that of a task whose loop was closed. It
+    throws GeneratorExit into it, on whatever thread the garbage collector happens to run. Three things cannot be done
+    there:
+
+    - Await what the operation asks for: a coroutine that is being closed may not wait.
+    - Throw GeneratorExit into the operation: it delegates to other generators, which Python would close, so that
+      they could not send the request that takes back a claim.
+    - Run a step of the operation. The thread may be in the middle of a step, and the two would go on for ever:
+
+          thread                                  coroutine of an abandoned task
+          begins a step of an operation
+            allocates, and collects garbage
+                                                  gets GeneratorExit, throws it into its operation by a step
+                                                  step raises InsideMonitor, which it throws by a step
+                                                  step raises InsideMonitor, which it throws by a step
+                                                  ...
+
+    So a worker does all of it, once the step is over and the request under way has been answered. Without the wait for
+    that answer, an acquiring write that is slow could be applied after the request that takes it back. If there is no
+    worker, as at the end of the process, the claim that the operation may have acquired is not renewed, and expires.
+
+    Args:
+        process: State of this process.
+        operation: The operation, at the effect to which the task has brought it.
+        undo: As for `run`.
+        under_way: Call of a worker for the last effect that needed one, whether or not it is done; None if none did.
+    """
+
+    def end() -> None:
+        try:
+            result = run_on_thread(process, operation, interruption=asyncio.CancelledError())
+        except asyncio.CancelledError:
+            return
+        # it has ended with a result in spite of the cancellation
+        if undo is not None:
+            run_on_thread(process, undo(result))
+
+    if under_way is None:
+        _leave_to_worker(process, end)
+    else:
+        under_way.add_done_callback(lambda _: _leave_to_worker(process, end))
+
+
+def run_on_worker(process: Process, operation: Operation[Any]) -> None:
+    """Let a worker run an operation, not begun yet, for an abandoned task."""
+    _leave_to_worker(process, partial(run_on_thread, process, operation))
+
+
+def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
+    """Let a worker make a call for an abandoned task; not in a forked child, for the task goes on in the parent."""
+    if not process.inherited:
+        process.task_workers.at("").post(call)
+
+
+async def _failure(
+    process: Process,
+    error: BaseException,
+    events: list[Event],
+    cancelled: asyncio.CancelledError | None,
+) -> BaseException:
+    """Return the exception to raise for an operation that has failed: of a cancelled task, its cancellation."""
+    cancelled = await _after(process, events) or cancelled
+    if cancelled is not None and error is not cancelled:
+        log(logging.DEBUG, "a cancelled task's call failed", exc_info=error)
+        return cancelled
+    # the user's call and DynamoDB's cause are of interest, not the frames in between
+    return error.with_traceback(None) if isinstance(error, PynamoDBException) else error
+
+
+async def _wait(effect: Wait, *, to_its_end: bool) -> asyncio.CancelledError | None:
+    """Let this task wait as an operation asks for.
+
+    Args:
+        effect: The wait.
+        to_its_end: Whether the wait goes on when the task is cancelled. Scopes of anyio cancel a task again and again until
+            it has left them. If each cancellation ended the wait before a retry, a release that DynamoDB throttles would
+            be sent hundreds of times a second.
+
+    Returns:
+        The last cancellation that did not end the wait; None if there was none.
+
+    Raises:
+        CancelledError: If one did.
+    """
+    event, wakeup = asyncio.Event(), effect.wakeup
+    cancelled: asyncio.CancelledError | None = None
+    if wakeup is not None:
+        wakeup.sleeper = TaskSleeper(event)
+    try:
+        # `Wakeup.ring` sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
+        # noticed here, or finds the sleeper: see `run_on_thread`.
+        while wakeup is None or not wakeup.rung:
+            try:
+                await sleep(event, effect.until)
+                break
+            except asyncio.CancelledError as error:
+                if not to_its_end:
+                    raise
+                cancelled = error
+    finally:
+        if wakeup is not None:
+            wakeup.sleeper = None
+            wakeup.rung = False
+    return cancelled
+
+
+async def _delivered(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
+    """Start the renewal loop if it is needed, and deliver events; return the cancellation that came meanwhile, or None.
+
+    If there are receivers, a worker delivers, because they may be slow. Without any there are only log records.
+    """
+    if process.schedule.needs_loop:
+        start_renewals(process)
+    if not any(isinstance(event, LockEvent) and process.receivers[event.name] for event in events):
+        deliver(process, events)
+        return None
+    # receivers see the lock as the task sees it
+    call = partial(acting_as(caller())(deliver), process, events)
+    return (await _answer(_posted(process, call)))[1]
+
+
+async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
+    """Do what is left to do when an operation has ended; return the cancellation that came meanwhile, or None."""
+    cancelled = await _delivered(process, events)
+    if process.threads.waiting:
+        process.threads.start()
+    if process.deferred:
+        _posted(process, partial(run_deferred, process))
+    return cancelled
+
+
+async def _undone(process: Process, operation: Operation[Any]) -> None:
+    """Run the operation that takes back the result of a cancelled task; an error in it is logged."""
+    try:
+        await run(process, operation)
+    except Exception:  # noqa: BLE001 - what the task raises is its cancellation
+        text = "what a cancelled task had begun could not be taken back"
+        log(logging.ERROR, text, exc_info=True)
+
+
+def _posted(process: Process, function: Callable[[], T], endpoint: str = "") -> Future[T]:
+    """Let a worker call a function, in the context (`contextvars`) of this task.
+
+    Where the system refuses every thread, it is called on the loop's own thread: other tasks have to wait for the
+    request, but no lock is lost, and a process that ends does not hang.
+    """
+    # Not an executor of `concurrent.futures`: if its thread is refused, it raises, and yet makes the call later.
+    future: Future[T] = Future()
+    call = partial(contextvars.copy_context().run, function)
+    workers = process.task_workers.at(endpoint)
+    workers.post(partial(_settle, future, call))
+    while workers.help_out():
+        pass
+    return future
+
+
+async def _answer(future: Future[T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Return the result of a worker's call, and the first cancellation that came meanwhile, or None."""
+    # By `asyncio.wait`, again and again: a cancellation while the future itself is awaited would cancel the future, and
+    # the answer to a request that was sent would be lost.
+    awaited = asyncio.wrap_future(future)
+    cancelled: asyncio.CancelledError | None = None
+    while not awaited.done():
+        try:
+            await asyncio.wait({awaited})
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    return awaited.result(), cancelled
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    """Make a call, and set the result or the exception of a future by it."""
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - also Ctrl-C: it is for whoever awaits
+        future.set_exception(error)
+        del future  # it refers to the error, whose traceback refers to this frame

@@ -1,0 +1,1 @@
+"""Guarded writes: of a payload, of a locked row, and of several rows in a transaction."""

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._admin.release_all import release_all
-from pynamodb_mutex._lock.operations.options import Hints
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
     InvalidRowError,
@@ -34,6 +33,7 @@ from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
     from pynamodb_mutex._called_once import once
+    from pynamodb_mutex._fair.hints import Hints
     from pynamodb_mutex._synchronized import synchronized
     from pynamodb_mutex.groups import Semaphore
     from pynamodb_mutex.rows import RowLock, RowLockMixin
@@ -71,6 +71,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LATER = {
+    "Hints": "_fair.hints",
     "Once": "runs",
     "OnceItem": "runs",
     "RowLock": "rows",

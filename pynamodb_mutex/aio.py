@@ -25,6 +25,7 @@ from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex, MutexGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from typing_extensions import Self, Unpack
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
     from pynamodb_mutex._async_runs import AsyncOnce
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._tasks.handles import AsyncOptions
+    from pynamodb_mutex.mutex import CommonOptions
+
+    class AsyncOptions(CommonOptions, total=False):
+        """The options of `AsyncMutex.for_key`, except the lock table and ``cancel_on_loss``."""
+
+        on_lost: Callable[[Any], object] | None
+        on_danger: Callable[[Any], object] | None
+
 
 M = TypeVar("M", bound=Model)
 N = TypeVar("N", bound=Model)

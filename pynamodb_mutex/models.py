@@ -32,10 +32,8 @@ from pynamodb_mutex._lock.dynamodb.connection import (
 from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection, range_key_name
 from pynamodb_mutex._lock.operations.options import check_reason, check_retention
-from pynamodb_mutex._lock.operations.release import force, set_closed
-from pynamodb_mutex._lock.operations.retry import learn_time, page_of_claims
+from pynamodb_mutex._lock.operations.retry import learn_time
 from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE, date_of, made_at
-from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.process import current_process, lock_models
 from pynamodb_mutex._lock.runtime.run_on_thread import run
 
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from pynamodb_mutex._lock.dynamodb.keys import RawItem
 
 M = TypeVar("M", bound=Model)
 
@@ -92,34 +89,6 @@ def check_stored_names(model: type[Model]) -> None:
         if other != name:
             msg = f"{model.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
             raise TypeError(msg)
-
-
-def held_rows(model: type[M], hash_key: RawItem | None = None) -> Iterator[M]:
-    """Iterate over the rows of a model, or of one hash key, whose locks are held now: see `LockItem.held`."""
-    process = current_process()
-    store, start = process.store(model), None
-    while True:
-        page = run(process, page_of_claims(process, store, start, hash_key))
-        for raw in page["Items"]:
-            if hash_key is None and not store.layout.is_the_models(raw):
-                continue
-            claim = store.layout.claim(raw)
-            try:
-                claim.check()
-                row = model.from_raw_data(raw)
-            except Exception as error:  # noqa: BLE001 - an attribute may raise anything for a foreign value
-                key = store.layout.key(raw)
-                _log.warning(
-                    "%s left out of %s.held(): %s",
-                    *(shown(key), model.__name__, one_line(error)),
-                    extra={"lock_key": key, "lock_owner": claim.owner, "fencing_token": None},
-                )
-                continue
-            if claim.is_held(process.read_clock(), store.bounds):
-                yield row
-        start = page.get("LastEvaluatedKey")
-        if start is None:
-            return
 
 
 class LockItem(Model):
@@ -256,6 +225,8 @@ class LockItem(Model):
             pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached; with a key, QueryError.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing.
         """
+        from pynamodb_mutex._admin.listing import held_rows  # noqa: PLC0415 - seldom needed
+
         return held_rows(cls, None if key is None else hash_key_of(cls, check_key(key)))
 
     @classmethod
@@ -283,6 +254,8 @@ class LockItem(Model):
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
                 happens to the read before it.
         """
+        from pynamodb_mutex._admin.force import force  # noqa: PLC0415 - seldom needed
+
         process = current_process()
         row = key_of(cls, check_key(key), range_key)
         return run(process, force(process, process.store(cls), row, key))
@@ -335,6 +308,8 @@ class LockItem(Model):
 
     @classmethod
     def _set_closed(cls, key: str, reason: str | None, range_key: Any) -> None:
+        from pynamodb_mutex._admin.force import set_closed  # noqa: PLC0415 - seldom needed
+
         process = current_process()
         row = key_of(cls, check_key(key), range_key)
         run(process, set_closed(process, process.store(cls), row, reason))

@@ -23,13 +23,12 @@ from pynamodb_mutex._lock.operations.options import (
     FOREVER,
     LockOptions,
     as_seconds,
-    check_hints,
     check_lease,
     check_several,
     check_timeout,
     made,
 )
-from pynamodb_mutex._lock.operations.release import force, release
+from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.runtime.callers import caller
@@ -45,6 +44,7 @@ from pynamodb_mutex.models import LockItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
+    from typing import TypedDict
 
     from pynamodb.models import Model
     from pynamodb.transactions import TransactWrite
@@ -52,12 +52,30 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._attach.attach import Ticket
     from pynamodb_mutex._fair.acquire import FairAcquisition
+    from pynamodb_mutex._fair.hints import Hints
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._lock.operations.options import CommonOptions, Hints
     from pynamodb_mutex._several.acquire import AcquisitionOfAny, ContenderForAny
+
+    class CommonOptions(TypedDict, total=False):
+        """The options of `Mutex.for_key` without the lock table and the functions to call."""
+
+        lease: float | timedelta
+        timeout: float | timedelta | None
+        auto_renew: bool
+        max_hold: float | None
+        owner: str | None
+        data: Any
+        poll: tuple[float, float]
+        reentrant: bool
+        delete_on_release: bool
+        fair: bool | Hints
+        hold_at_least: float | timedelta | None
+        danger: float | None
+        attributes: Mapping[str, Any] | None
+        must_exist: bool
 
     class Options(CommonOptions, total=False):
         """The options of `Mutex.for_key`, except the lock table."""
@@ -66,16 +84,25 @@ if TYPE_CHECKING:
         on_danger: Callable[[Mutex], object] | None
 
 
-def _hints() -> bool:
-    """Return whether the environment asks for hints.
+def _checked_fair(fair: bool | Hints) -> bool | Hints:
+    """Return the option ``fair``; True stands for hints if the environment asks for them.
 
     Raises:
-        ValueError: If it does not say that clearly.
+        TypeError: If it is of another type.
+        ValueError: If the environment does not say that clearly.
     """
+    if fair is False:
+        return False
+    from pynamodb_mutex._fair.hints import Hints  # noqa: PLC0415 - seldom needed
+
+    if isinstance(fair, Hints):
+        return fair
+    if fair is not True:
+        raise TypeError(f"fair must be True, False or Hints(...), not {shown(fair)}")
     value = os.environ.get("PYNAMODB_MUTEX_HINTS", "")
     if value not in {"", "0", "1"}:
         raise ValueError(f"PYNAMODB_MUTEX_HINTS is 1 or 0, not {shown(value)}")
-    return value == "1"
+    return Hints() if value == "1" else True
 
 
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
@@ -146,13 +173,12 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         poll: tuple[float, float] = (0.05, 1.0),
         reentrant: bool = False,
         delete_on_release: bool = False,
-        fair: bool = False,
+        fair: bool | Hints = False,
         hold_at_least: float | timedelta | None = None,
         on_danger: Callable[[Mutex], object] | None = None,
         danger: float | None = None,
         attributes: Mapping[str, Any] | None = None,
         must_exist: bool = False,
-        hints: bool | Hints | None = None,
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
@@ -176,7 +202,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 of a guarded write could be applied again: `fencing_token`, `transaction` and
                 `save_data` raise MutexError.
             fair: Acquire the lock in the order of arrival, among all waiters that set this, in whichever process: see
-                `position`. Not guaranteed: an order relative to waiters that do not set it.
+                `position`. Not guaranteed: an order relative to waiters that do not set it. With ``Hints(...)``, be called by
+                a datagram when it is this waiter's turn, and call others at the release: it opens a UDP port while it waits.
+                With PYNAMODB_MUTEX_HINTS=1 in the environment, True means that, too. Not guaranteed: that a hint arrives.
+                Without one a waiter polls.
             hold_at_least: Seconds, or a timedelta, from the acquisition for which nobody else gets the lock, also if it is released sooner:
                 such a release keeps the claim in the row, not renewed and held by nobody, until that time. None for no
                 such time. Not guaranteed: anything if the holder dies or its release meets no answer: the lock is
@@ -190,10 +219,6 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 in place of the defaults. Like ``data``, what is not given keeps its value, also one of another holder.
             must_exist: Acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist. Earlier
                 use leaves a row for the model's ``retention``, and `LockItem.open <pynamodb_mutex.LockItem.open>` creates one.
-            hints: With ``fair``: be called by a datagram when it is this waiter's turn, and call others at the release. It
-                opens a UDP port while it waits. `Hints` gives the address, where that of the connection to DynamoDB will not
-                do. None for what the environment's PYNAMODB_MUTEX_HINTS says: "1" for True, "0" for False, the default. Not
-                guaranteed: that a hint arrives. Without one a waiter polls.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
@@ -222,14 +247,13 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             poll=poll,
             reentrant=reentrant,
             delete_on_release=delete_on_release,
-            fair=fair,
+            fair=_checked_fair(fair),
             hold_at_least=as_seconds(hold_at_least),
             on_danger=on_danger,
             danger=danger,
             attributes=None if attributes is None else dict(attributes),
             must_exist=must_exist,
             range_key=range_key,
-            hints=check_hints(_hints() if fair and hints is None else hints, fair=fair),
         )
         checked.check()
         return made(cls, checked)
@@ -412,7 +436,13 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options
         store = process.store(options.model)
-        return Contender(process, store, options, who, lock=self, blocks=blocks)
+        contender = Contender(process, store, options, who, lock=self, blocks=blocks)
+        # True does not call anybody
+        if options.fair and options.fair is not True:
+            from pynamodb_mutex._fair.listener import call_first  # noqa: PLC0415 - seldom needed
+
+            contender.on_freed = call_first
+        return contender
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
         contender = self._contender(who, blocks=blocks)
@@ -668,6 +698,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return run(current_process(), self._forcing())
 
     def _forcing(self) -> Operation[bool]:
+        from pynamodb_mutex._admin.force import force  # noqa: PLC0415 - seldom needed
+
         process, options = current_process(), self._options
         return force(process, process.store(options.model), options.row, options.key)
 

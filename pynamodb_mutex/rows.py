@@ -36,7 +36,7 @@ from pynamodb_mutex._writes.row_write import (
 )
 from pynamodb_mutex._writes.transaction import ProtectedItem, write_alone, write_together
 from pynamodb_mutex.exceptions import InvalidRowError, MutexError, MutexNotHeldError
-from pynamodb_mutex.models import LockItem, check_stored_names, held_rows
+from pynamodb_mutex.models import LockItem, check_stored_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -226,6 +226,8 @@ class RowLockMixin(Model):
             other = cls.lock_model.__name__
             msg = f"{cls.__name__} keeps its locks in {other}: {other}.held() lists them"
             raise TypeError(msg)
+        from pynamodb_mutex._admin.listing import held_rows  # noqa: PLC0415 - seldom needed
+
         return held_rows(cls)
 
     @property

@@ -154,9 +154,13 @@ class Ours(Library):
     If it is fair, the label of a waiter in the row begins with its process id: see `turns`.
     """
 
-    def __init__(self, lease: float | None = None, **options: bool) -> None:
-        from pynamodb_mutex import LockItem, Mutex
+    def __init__(
+        self, lease: float | None = None, *, is_called: bool = False, **options: Any
+    ) -> None:
+        from pynamodb_mutex import Hints, LockItem, Mutex
 
+        if is_called:
+            options["fair"] = Hints()
         LockItem.Meta.table_name = table_of(OURS)
         self._for_key = Mutex.for_key
         self._options: Any = options if lease is None else {"lease": lease, **options}
@@ -238,7 +242,7 @@ def made(name: str, lease: float | None = None) -> Library:
 
 
 _LIBRARIES: dict[str, Callable[..., Library]] = {
-    FLOOR: Floor, OURS: Ours, FAIR: partial(Ours, fair=True), HINTED: partial(Ours, fair=True, hints=True),
+    FLOOR: Floor, OURS: Ours, FAIR: partial(Ours, fair=True), HINTED: partial(Ours, fair=True, is_called=True),
     PYTHON_CLIENT: PythonClient, BLOCK_LOCK: BlockLock, DYNDB_MUTEX: DyndbMutex,
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from dev.simulation.promises import PERMITS
 from dev.simulation.threads import run_tasks
 from dev.simulation.world import Process
 from pynamodb_mutex import (
+    Hints,
     Mutex,
     MutexClosedError,
     MutexLostError,
@@ -60,7 +61,7 @@ class Client(AnyLock, OnceCalls):
         self._world = schedule.world
         self._rng = schedule._rng
         self._kept: list[tuple[Mutex, dict[str, Any]]] = []
-        self._has_hints = schedule.has_hints(process)
+        self._fair = Hints() if schedule.has_hints(process) else True
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -110,8 +111,7 @@ class Client(AnyLock, OnceCalls):
                     await self._lock_in_any_way(in_task=True)
                     continue
                 options = self._options(in_task=True)
-                options["fair"] = fair = "lock_fair" in self._schedule.size.ways
-                options["hints"] = fair and self._has_hints
+                options["fair"] = "lock_fair" in self._schedule.size.ways and self._fair
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 self._using(mutex, options)
                 if not await mutex.acquire():
@@ -224,10 +224,8 @@ class Client(AnyLock, OnceCalls):
     def lock_kept(self) -> None:
         """Lock one key, or all at once, for a time that is longer than the work as a rule."""
         options = {**self._options(), "hold_at_least": self._rng.choice((1.0, 5.0, 20.0))}
-        options["fair"] = fair = self._rng.random() < 0.3
-        options["hints"] = fair and self._has_hints
-        if not fair and self._rng.random() < 0.2:
-            del options["hints"]
+        options["fair"] = self._rng.random() < 0.3 and self._fair
+        if not options["fair"] and self._rng.random() < 0.2:
             lock: Any = Mutex.for_keys(self._schedule._keys, model=Lock, **options)
         else:
             lock = Mutex.for_key(self._key(), model=Lock, **options)
@@ -258,9 +256,8 @@ class Client(AnyLock, OnceCalls):
 
     def lock_by_force(self) -> None:
         """Lock one key or row, and break the claim of whoever holds it."""
-        options = {**self._options(), "fair": self._rng.random() < 0.3}
-        hints = options["fair"] and self._has_hints
-        mutex = Mutex.for_key(self._key(), model=Lock, hints=hints, **options)
+        options = {**self._options(), "fair": self._rng.random() < 0.3 and self._fair}
+        mutex = Mutex.for_key(self._key(), model=Lock, **options)
         if self._rng.random() < 0.3:
             del options["fair"]
             mutex = self._rng.choice((Account, Ledger)).locked(self._row(), **options)
@@ -285,7 +282,7 @@ class Client(AnyLock, OnceCalls):
             return
         is_deleted = kind == "deleted"
         key = "deleted" if is_deleted else self._key()
-        options |= {"delete_on_release": is_deleted, "hints": self._has_hints}
+        options |= {"delete_on_release": is_deleted, "fair": self._fair}
         with self._using(Mutex.for_key(key, model=Lock, **options), options) as mutex:
             self._work(mutex, guarded=not is_deleted)
 

@@ -12,10 +12,11 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynamodb_mutex._attach.requests import TicketTemplates
 from pynamodb_mutex._lock.dynamodb.keys import check_key, row_name
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._lock.operations.acquire import Acquisition
-from pynamodb_mutex._lock.operations.effects import Open
+from pynamodb_mutex._lock.operations.effects import Outside
 from pynamodb_mutex._lock.operations.options import check_lease, check_number
 from pynamodb_mutex._lock.operations.release import disown, leave
 from pynamodb_mutex._lock.operations.renew import renew_quietly
@@ -217,7 +218,9 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         claim.own.version = own.version
         values = claim.propose_renewal(lease).values
         try:
-            yield from once(store.update(store.requests.end_sooner, claim.options.row, values))
+            yield from once(
+                store.update(store.of(TicketTemplates).end_sooner, claim.options.row, values)
+            )
         except BaseException:
             # Ctrl-C, or a task is cancelled: nobody gets the ticket.
             yield from disown(claim.contender, own)
@@ -277,7 +280,7 @@ class Attachment(Acquisition):
         contender, ticket = self.contender, self._ticket
         if not contender.store.connection.is_open:
             # only the client knows its region, which is compared with the ticket's
-            yield Open(contender.store)
+            yield Outside(contender.store.connection.open)
         learns_time = not contender.store.knows_time(contender.options.lease, self.shared.now)
         table, region = contender.store.connection.table_name, contender.store.connection.region
         # if the client has no region, the request that follows raises the error for that
@@ -309,7 +312,7 @@ class Attachment(Acquisition):
             "token": own.token,
             "now_low": store.now_low(now),
         }
-        template = store.requests.attach(values)
+        template = store.of(TicketTemplates).attach(values)
         return store.update(template, self.contender.options.row, values)
 
     def _see(self, answer: Answer) -> None:

@@ -9,15 +9,17 @@ conditions that it has in `acquire`. What goes wrong in the line costs the order
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._fair.hints import Called, call_first
+from pynamodb_mutex._fair.hints import Called, Calls, Hints
+from pynamodb_mutex._fair.requests import Passing, join, leave
 from pynamodb_mutex._fair.waiting_line import Take, WaitingLine, new_entry
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.acquire import Acquisition, undone
-from pynamodb_mutex._lock.operations.effects import Listen, Open, Wait, Wakeup
+from pynamodb_mutex._lock.operations.effects import Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING, Claim
@@ -48,6 +50,7 @@ class FairAcquisition(Acquisition):
         self._take = Take()
         # number of joins that were refused because the lock had changed hands
         self._outpaced = 0
+        self._calls = contender.shared.of(Calls)
         self._called: Called | None = None
         self._has_listened = False
 
@@ -119,7 +122,7 @@ class FairAcquisition(Acquisition):
             Whether this waiter stands first, and a hint or a release in this process ended the wait. There was no read then.
         """
         shared, line, bounds = self.shared, self._line, self.contender.store.bounds
-        line.polls_rarely = self._called is not None and shared.was_called
+        line.polls_rarely = self._called is not None and self._calls.was_called
         until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
         while shared.now < until:
             yield Wait(until, wakeup)
@@ -144,7 +147,7 @@ class FairAcquisition(Acquisition):
         if line.place == 0 and self._next_take() is not None:
             # A release that was not announced: by a process without hints, or the hint got lost. Until one arrives again, polls
             # alone show the next ones.
-            shared.was_called = False
+            self._calls.was_called = False
         return False
 
     def _begin_to_see(self) -> Operation[None]:
@@ -155,7 +158,7 @@ class FairAcquisition(Acquisition):
         self.check_process()
         contender = self.contender
         if not contender.store.connection.is_open:
-            yield Open(contender.store)
+            yield Outside(contender.store.connection.open)
         if not contender.store.knows_time(contender.options.lease, self.shared.now):
             # Consistent: a stale read could show a lock that was released already, and the caller would wait for a free
             # key.
@@ -171,21 +174,16 @@ class FairAcquisition(Acquisition):
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         """Return the acquiring write, with the conditions of `Acquisition` and those of the take."""
-        take, line, observed = self._take, self._line, self.observed
-        watched = observed.claim
-        values["entry"] = line.entry
-        if watched is not None:
-            values["seen"] = watched.token
+        take, seen = self._take, self.observed.claim
+        values |= {"entry": self._line.entry, "past": self.contender.store.now_low(now, take.past)}
+        if seen is not None:
+            values["seen"] = seen.token
             # It passes a line of dead waiters without standing in it: the last entry must be the one that was seen, and
             # nobody may stand behind that. A waiter that has joined since then is not passed.
-            if take.place is None and watched.waiting:
-                values["entry"] = watched.waiting[-1]
-            if now < observed.matures():
-                watched = None
-        contender = self.contender
-        return contender.store.acquire(
-            contender.options.row, own, values, now=now, watched=watched, take=take
-        )
+            if take.place is None and seen.waiting:
+                values["entry"] = seen.waiting[-1]
+        self._clause = Passing.by(take)
+        return super()._request(own, values, now)
 
     def _see(self, answer: Answer) -> None:
         super()._see(answer)
@@ -195,11 +193,15 @@ class FairAcquisition(Acquisition):
 
     def _listen(self, wakeup: Wakeup) -> Operation[None]:
         """Let this waiter be called, if it wants that: its entry, which has not been in the row yet, says where."""
-        hints = self.contender.options.hints
-        if hints is None or self._has_listened:
+        hints, store = self.contender.options.fair, self.contender.store
+        if not isinstance(hints, Hints) or self._has_listened:
             return
+        from pynamodb_mutex._fair.listener import Listener  # noqa: PLC0415 - seldom needed
+
         self._has_listened = True
-        address = yield Listen(self.contender.store, hints)
+        listener = self.shared.of(Listener)
+        # outside, for it may have to resolve the endpoint's name
+        address = yield Outside(partial(listener.address, store.connection, hints))
         if address is not None:
             entry = self._line.entry = self._new_entry(address)
             self._called = Called(self.shared, entry, wakeup)
@@ -224,7 +226,7 @@ class FairAcquisition(Acquisition):
         line.may_stand = True  # before the effect: an interruption during it must know that there may be an entry
         answer = yield from retrying(
             self.shared,
-            lambda: store.join(contender.options.row, entry, seen.version, changes),
+            lambda: join(store, contender.options.row, entry, seen.version, changes),
             self._deadline,
             about=contender,
             attempts=self.requests,
@@ -245,14 +247,16 @@ class FairAcquisition(Acquisition):
             # The write requires the entry to be at this place. If the place is unknown, or the line has moved, the
             # refusal shows the row, and the next round has the right place.
             place = line.size if line.place is None else line.place
-            return contender.store.leave(contender.options.row, line.entry, place, shared.now)
+            return leave(contender.store, contender.options.row, line.entry, place, shared.now)
 
         try:
             while line.may_stand and not shared.inherited:
                 answer = yield from retrying(shared, build, until, about=contender)
                 if answer.applied:
-                    if contender.options.hints is not None and line.place == 0:
-                        call_first(shared, line.waiting[1:], is_free=shared.now >= self.free_at)
+                    if contender.on_freed is not None and line.place == 0:
+                        from pynamodb_mutex._fair.listener import call  # noqa: PLC0415 - as above
+
+                        call(shared, line.waiting[1:], is_free=shared.now >= self.free_at)
                     line.leave()
                 else:
                     line.see(answer.claim, answer.received, is_current=True)

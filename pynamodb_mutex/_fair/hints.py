@@ -1,4 +1,4 @@
-"""Hints: waiters with ``fair=True`` are called when it is their turn, instead of finding it out by a poll.
+"""Hints: waiters with ``fair=Hints(...)`` are called when it is their turn, instead of finding it out by a poll.
 
 Whoever releases a lock sees in the answer who stands first in line, and at which address, and sends one datagram with the
 id of that entry. The waiter takes the lock by the same write as always, under the same conditions. So a hint decides nothing,
@@ -9,14 +9,13 @@ Where a process listens, and what sends the datagrams, is in `listener`; the ent
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex._fair.waiting_line import address_of, id_of
-from pynamodb_mutex._lock.operations.events import Hint
+from pynamodb_mutex._fair.waiting_line import id_of, is_a_hosts
+from pynamodb_mutex._lock.protocol.messages import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pynamodb_mutex._lock.operations.effects import Wakeup
     from pynamodb_mutex._lock.operations.shared import Shared
 
@@ -25,6 +24,68 @@ NEXT = "+"
 
 SHORTEST = 0.2
 """Seconds from one take by a hint to the next, at least: whoever can read the row can send as many hints as it likes."""
+
+
+class Hints:
+    """Where a process is called when a lock is released for which it waits: see ``fair`` of `~pynamodb_mutex.Mutex.for_key`.
+
+    Args:
+        address: The IPv4 or IPv6 address at which other processes reach this one; None for that of its connection to
+            DynamoDB. If it is given, the process listens at all of its addresses.
+        port: The UDP port; 0 for any that is free.
+
+    Raises:
+        TypeError: For an address that is no str, or a port that is no int.
+        ValueError: For an address that is not that of one host, or a port that there is not.
+    """
+
+    __slots__ = ("address", "port")
+
+    def __init__(self, *, address: str | None = None, port: int = 0) -> None:
+        if address is not None:
+            if not isinstance(address, str):
+                raise TypeError(f"address must be a str, not {shown(address)}")
+            if not is_a_hosts(ipaddress.ip_address(address)):
+                raise ValueError(f"{shown(address)} is not the address of one host")
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise TypeError(f"port must be an int, not {shown(port)}")
+        if not 0 <= port < 2**16:
+            raise ValueError(f"port must be from 0 to 65535, not {port}")
+        self.address = address
+        self.port = port
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hints) and self.place == other.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __repr__(self) -> str:
+        return f"Hints(address={self.address!r}, port={self.port})"
+
+    @property
+    def place(self) -> tuple[str | None, int]:
+        """Address and port."""
+        return self.address, self.port
+
+
+class Calls:
+    """The waiters of one process that can be called.
+
+    Attributes:
+        waiters: They, by the ids of their entries.
+        was_called: Whether one was called, and no release was found since then that was not announced.
+    """
+
+    def __init__(self, _: Shared) -> None:
+        self.waiters: dict[str, Called] = {}
+        self.was_called = False
+
+    def note(self, text: str) -> None:
+        """Note a datagram that has arrived, if it is for a waiter of this process. Called inside the monitor."""
+        waiter = self.waiters.get(text.removesuffix(NEXT))
+        if waiter is not None:
+            waiter.note(text)
 
 
 class Called:
@@ -37,16 +98,17 @@ class Called:
     def __init__(self, shared: Shared, entry: str, wakeup: Wakeup) -> None:
         self.hint = ""
         self._shared = shared
+        self._calls = shared.of(Calls)
         self._id = id_of(entry)
         self._wakeup = wakeup
         self._taken_at = -SHORTEST
-        shared.called[self._id] = self
+        self._calls.waiters[self._id] = self
 
     def note(self, hint: str) -> None:
         """Note a hint that has arrived, and wake the waiter."""
         # a call is not undone by the "next" of a release before it, which has overtaken it
         self.hint = hint if not self.hint else min(hint, self.hint)
-        self._shared.was_called = True
+        self._calls.was_called = True
         self._wakeup.ring()
 
     def follow(self) -> str | None:
@@ -62,28 +124,4 @@ class Called:
 
     def end(self) -> None:
         """Wait no longer."""
-        self._shared.called.pop(self._id, None)
-
-
-def note_hint(shared: Shared, text: str) -> None:
-    """Note a datagram that has arrived, if it is for a waiter of this process. Called inside the monitor."""
-    waiter = shared.called.get(text.removesuffix(NEXT))
-    if waiter is not None:
-        waiter.note(text)
-
-
-def call_first(shared: Shared, waiting: Sequence[str], *, is_free: bool = True) -> None:
-    """Call the first in line, and let the one behind know that it is next.
-
-    Args:
-        shared: What the locks of the process share.
-        waiting: The entries in line, first come first.
-        is_free: Whether the lock is free. If not, the first is next.
-    """
-    # Without the second hint, a waiter that polls rarely does not know that it stands first now: a call that gets lost would
-    # cost it all the time until its next poll.
-    marks = ("", NEXT) if is_free else (NEXT,)
-    for entry, mark in zip(waiting, marks, strict=False):
-        address = address_of(entry)
-        if address is not None:
-            shared.emit(Hint(address, id_of(entry) + mark))
+        self._calls.waiters.pop(self._id, None)

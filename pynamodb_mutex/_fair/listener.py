@@ -13,17 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pynamodb_mutex._fair.hints import note_hint
+from pynamodb_mutex._fair.hints import NEXT, Calls
+from pynamodb_mutex._fair.waiting_line import address_of, id_of
+from pynamodb_mutex._lock.operations.events import Do
 from pynamodb_mutex._lock.runtime.threads import log
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Sequence
 
-    from pynamodb_mutex._lock.operations.effects import Listen
-    from pynamodb_mutex._lock.operations.events import Hint
-    from pynamodb_mutex._lock.operations.options import Hints
+    from pynamodb_mutex._fair.hints import Hints
+    from pynamodb_mutex._lock.dynamodb.connection import Connection
     from pynamodb_mutex._lock.operations.shared import Shared
-    from pynamodb_mutex._lock.runtime.threads import Threads
+    from pynamodb_mutex._lock.protocol.claim import Claim
+    from pynamodb_mutex._lock.runtime.process import Process
 
     Place = tuple[str | None, int]
 
@@ -37,25 +39,24 @@ LONGEST = 64
 class Listener:
     """The sockets of one process."""
 
-    def __init__(self, shared: Shared, monitor: threading.RLock, threads: Threads) -> None:
-        self._shared = shared
-        self._monitor = monitor
-        self._threads = threads
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._calls = process.of(Calls)
+        process.at_fork.append(self.close)
         # by what the caller has asked for: the socket, and the packed address and port at which others reach it
         self._open: dict[Place, tuple[socket.socket, bytes]] = {}
         self._was_refused = False
 
-    def address(self, effect: Listen) -> bytes | None:
+    def address(self, connection: Connection, hints: Hints) -> bytes | None:
         """Return the packed address and port at which this process is called; None if the system refuses a socket.
 
         Called outside the monitor, for it may have to resolve the endpoint's name.
         """
-        hints = effect.hints
         found = self._open.get(hints.place)
         if found is not None:
             return found[1]
         try:
-            local = local_address(effect.store.connection.endpoint)
+            local = local_address(connection.endpoint)
             opened = socket.socket(family_of(local), socket.SOCK_DGRAM)
             try:
                 opened.bind(("" if hints.address else local, hints.port))
@@ -71,28 +72,28 @@ class Listener:
                 text = "no hints for %r, so waiters poll: %r"
                 log(logging.WARNING, text, hints, error)
             return None
-        with self._monitor:
+        with self._process.monitor:
             first = self._open.setdefault(hints.place, (opened, packed))
         if first[0] is not opened:  # another thread was faster
             opened.close()
             return first[1]
-        self._threads.put("pynamodb-mutex-hints", partial(self._listen, hints, opened))
-        self._threads.start()
+        self._process.threads.put("pynamodb-mutex-hints", partial(self._listen, hints, opened))
+        self._process.threads.start()
         return packed
 
     def _listen(self, hints: Hints, opened: socket.socket) -> None:
         """Note the datagrams that arrive, until nobody has waited for a while."""
-        used = self._shared.read_clock()
+        used = self._process.read_clock()
         with opened:
-            while not self._shared.inherited:
+            while not self._process.inherited:
                 text = b""
                 # a datagram that is too long, as on some systems, is no reason to stop
                 with suppress(OSError):
                     text, _ = opened.recvfrom(LONGEST)
-                with self._monitor:
-                    note_hint(self._shared, text.decode("ascii", "replace"))
-                    now = self._shared.read_clock()
-                    if self._shared.called:
+                with self._process.monitor:
+                    self._calls.note(text.decode("ascii", "replace"))
+                    now = self._process.read_clock()
+                    if self._calls.waiters:
                         used = now
                     # by the clock: whoever sends a byte now and then would put off the end of the wait above for ever
                     elif now >= used + LINGER:
@@ -100,20 +101,40 @@ class Listener:
                         del self._open[hints.place]
                         return
 
-    def send(self, hint: Hint) -> None:
-        """Send a datagram, if that can be done at once. Nobody relies on it."""
+    def send(self, address: tuple[str, int], text: str) -> None:
+        """Send a hint, if that can be done at once. Nobody relies on it."""
         # a socket that stayed would be open to datagrams from everywhere: sending binds it to all addresses
-        with (
-            suppress(OSError),
-            socket.socket(family_of(hint.address[0]), socket.SOCK_DGRAM) as sending,
-        ):
+        with suppress(OSError), socket.socket(family_of(address[0]), socket.SOCK_DGRAM) as sending:
             sending.setblocking(False)
-            sending.sendto(hint.text.encode("ascii", "replace"), hint.address)
+            sending.sendto(text.encode("ascii", "replace"), address)
 
     def close(self) -> None:
         """Close all sockets, in a forked child: they are the parent's, which goes on to use them."""
         for opened, _ in self._open.values():
             opened.close()
+
+
+def call_first(shared: Shared, claim: Claim) -> None:
+    """Call the first in line at a lock that is free, as a row shows it."""
+    if claim.waiting:
+        call(shared, claim.waiting)
+
+
+def call(shared: Shared, waiting: Sequence[str], *, is_free: bool = True) -> None:
+    """Call the first in line, and let the one behind know that it is next.
+
+    Args:
+        shared: What the locks of the process share.
+        waiting: The entries in line, first come first.
+        is_free: Whether the lock is free. If not, the first is next.
+    """
+    # Without the second hint, a waiter that polls rarely does not know that it stands first now: a call that gets lost would
+    # cost it all the time until its next poll.
+    marks = ("", NEXT) if is_free else (NEXT,)
+    for entry, mark in zip(waiting, marks, strict=False):
+        address = address_of(entry)
+        if address is not None:
+            shared.emit(Do(partial(shared.of(Listener).send, address, id_of(entry) + mark)))
 
 
 def local_address(endpoint: str) -> str:

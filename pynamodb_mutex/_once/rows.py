@@ -6,13 +6,14 @@ is made only where no result counts, a result takes the place of the claim, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._lock.dynamodb.layout import Layout, slot
-from pynamodb_mutex._lock.dynamodb.requests import Lazy, Requests, Template
+from pynamodb_mutex._lock.dynamodb.requests import Lazy, Requests, Template, by_kind
+from pynamodb_mutex._writes.requests import counted, guarding
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
-
-    from pynamodb_mutex._fair.waiting_line import Take
 
 OF_RUNS = ("done_until", "result", "unstored", "payload_hash", "unknown")
 """The attributes that rows of `once` have in addition to those of a lock."""
@@ -81,55 +80,61 @@ class OnceLayout(Layout):
         return none
 
 
-class OnceRequests(Requests):
-    """The templates of the requests that change rows of `once`.
+class Begin(NamedTuple):
+    """What the beginning of a run adds to the acquiring write: it begins where no result counts.
 
-    A run is begun by `acquire`, where no result counts. Its values say whether the run has a payload, whether its outcome
-    is to be known before another begins, and whether the row must be as it was read.
+    Attributes:
+        has_payload: Whether the run has a payload.
+        found: Of a run whose outcome is to be known before another begins, whether there was a row when it was read, which
+            must be as it was; None for any other run.
     """
 
-    _layout: OnceLayout
-    _varies = ("payload_hash", "unknown", "seen_version", "is_new")
+    has_payload: bool
+    found: bool | None
 
-    def _acquiring(
-        self, watched: bool, data: bool, exactly: bool, take: Take | None, own: tuple[str, ...]
-    ) -> tuple[list[Action], Condition]:
-        actions, condition = super()._acquiring(watched, data, exactly, take, own)
-        layout = self._layout
+    def free(self, layout: OnceLayout) -> Condition:
+        """Return the condition that nobody does a run."""
+        return layout.not_held()
+
+    def add(self, layout: OnceLayout, actions: list[Action]) -> Condition:
+        """Add the actions that begin a run, and return the condition that there is none to be decided about, nor a result."""
         # Somebody else's run may have done its work, with no claim left to show it, and for as long as that is not decided no
         # TTL and no force makes it undone. So it is an attribute, which all callers' conditions ask for.
-        condition &= layout.no_result_counts() & layout.unknown.does_not_exist()
-        if "is_new" in own:
+        condition: Condition = layout.no_result_counts() & layout.unknown.does_not_exist()
+        if self.found is False:
             condition &= ~layout.exists
-        if "seen_version" in own:
+        if self.found:
             # A late copy of this write, after the run has failed, would make a claim of nobody, and mark the key as unknown.
             condition &= layout.version == slot("N", "seen_version")
         payload = layout.payload_hash
         actions += [
-            payload.set(slot("S", "payload_hash")) if "payload_hash" in own else payload.remove(),
+            payload.set(slot("S", "payload_hash")) if self.has_payload else payload.remove(),
             # Otherwise each renewal would be charged for the size of a result that has ended.
             *layout.without_result(),
             layout.ttl_attribute.remove(),
         ]
-        if "unknown" in own:
+        if self.found is not None:
             actions.append(layout.unknown.set(slot("S", "unknown")))
-        return actions, condition
+        return condition
 
-    def record(self, values: Mapping[str, Any]) -> Template:
+
+class OnceRequests(Requests):
+    """The templates of the requests that change rows of `once`. A run is begun by `acquire`, with the clause `Begin`."""
+
+    _layout: OnceLayout
+
+    @by_kind
+    def record(self, names: tuple[str, ...]) -> Template:
         """Put a result in place of our claim, as a guarded write.
 
-        The values say whether there is a result or the reason why it could not be stored, and whether it has a TTL.
+        The names say whether there is a result or the reason why it could not be stored, and whether it has a TTL.
         """
-        names = [name for name in ("result", "unstored", "ttl") if name in values]
-        kind = ("record", *names)
-        if kind not in self._passes:
-            self._passes[kind] = self._template(self._recording(names), self._layout.guarding())
-        return self._passes[kind]
+        return self._template(self._recording(names), guarding(self._layout))
 
     def _recording(self, names: Container[str]) -> list[Action]:
         layout = self._layout
         actions: list[Action] = [
-            layout.counted(),
+            counted(layout),
             *layout.unclaimed(),
             layout.done_until.set(slot("N", "done_until")),
         ]
@@ -139,11 +144,12 @@ class OnceRequests(Requests):
         expiring = layout.expiring() if "ttl" in names else [layout.ttl_attribute.remove()]
         return [*actions, *expiring]
 
-    @Lazy
-    def release(self) -> Template:
+    @by_kind
+    def end(self, _: tuple[bool, bool]) -> Template:
         """End the claim of a run that has failed."""
         layout = self._layout
-        return self._ended([*layout.unclaimed(), *layout.expiring()])
+        actions = [*layout.unclaimed(), *layout.expiring()]
+        return self._template(actions, layout.mine() & layout.has_claim)
 
     @Lazy
     def disown(self) -> Template:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex._admin.requests import put_right
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.operations.acquire import Acquisition
@@ -30,6 +31,7 @@ from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, Loss, dat
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
+from pynamodb_mutex._once.rows import Begin
 from pynamodb_mutex._writes.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._writes.row_write import GuardOnly
 from pynamodb_mutex.exceptions import (
@@ -202,10 +204,12 @@ class Beginning(Acquisition):
             raise _undated(self.contender.key)
         if self._payload_hash is not None:
             values["payload_hash"] = self._payload_hash
-        seen = self.observed.claim
-        if self._is_decided and seen is not None:
-            values["unknown"] = self.contender.owner
-            values |= {"is_new": ""} if seen.token is None else {"seen_version": str(seen.version)}
+        seen = self.observed.claim if self._is_decided else None
+        found = None
+        if seen is not None:
+            found = seen.token is not None
+            values |= {"unknown": self.contender.owner, "seen_version": str(seen.version)}
+        self._clause = Begin(self._payload_hash is not None, found)
         return super()._request(own, values, now)
 
 
@@ -340,7 +344,8 @@ class Record(GuardOnly):
         about = {"unstored": result.unstored, "payload_hash": result.payload_hash}
         made: Any = {"done_until": until, "result": result.text, **about}
         guard.proposed = Claim(own.token, own.version, **made)
-        return requests.record(values).fill(self.row, guard.values() | values)
+        names = tuple(name for name in ("result", "unstored", "ttl") if name in values)
+        return requests.record[names].fill(self.row, guard.values() | values)
 
 
 def complete(record: Record) -> Operation[None]:
@@ -452,7 +457,7 @@ def decide(
     def build() -> Request:
         now = shared.now
         if seen.fault is not None:
-            return store.put_right(row, answer.item, token, now)
+            return put_right(store, row, answer.item, token, now)
         values = {"token": token, "seed": str(store.next_version(now))}
         values["now_low"] = store.now_low(now)
         values |= store.ending(now) if result is None else result.values(store, now)[1]

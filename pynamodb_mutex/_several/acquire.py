@@ -25,7 +25,7 @@ from pynamodb_mutex._lock.operations.acquire import (
     renew_if_short,
 )
 from pynamodb_mutex._lock.operations.contender import Contender
-from pynamodb_mutex._lock.operations.effects import Open, Wait, Wakeup
+from pynamodb_mutex._lock.operations.effects import Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import contended
 from pynamodb_mutex._lock.operations.held import HeldClaim, HeldGroup
 from pynamodb_mutex._lock.operations.release import disown, release
@@ -307,7 +307,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         self.check_process()
         for member in self._members:
             if not member.store.connection.is_open:
-                yield Open(member.store)
+                yield Outside(member.store.connection.open)
         # The tables that Meta names no region for are where the environment says, which is known only now. All rows would
         # be locked in the region of the first, where the others may have namesakes: another process locks the real ones.
         regions = {member.store.connection.region or "" for member in self._members} - {""}

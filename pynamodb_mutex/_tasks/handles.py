@@ -37,17 +37,10 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import Held
-    from pynamodb_mutex._lock.operations.options import CommonOptions
     from pynamodb_mutex._lock.protocol.claim import Loss
     from pynamodb_mutex.exceptions import MutexNotHeldError
 
     P = ParamSpec("P")
-
-    class AsyncOptions(CommonOptions, total=False):
-        """The options of `AsyncMutex.for_key`, except the lock table and ``cancel_on_loss``."""
-
-        on_lost: Callable[[Any], object] | None
-        on_danger: Callable[[Any], object] | None
 
 
 L = TypeVar("L", bound="Lock[Any]")
@@ -102,9 +95,9 @@ class AsyncLock(Handle[Any], Generic[L]):
         self._options = self._lock._options
 
     @classmethod
-    def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: AsyncOptions) -> Self:
+    def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: Any) -> Self:
         check_bool("cancel_on_loss", cancel_on_loss)
-        given = {name: options.pop(name, None) for name in ("on_lost", "on_danger")}  # type: ignore[misc]  # both are keys
+        given = {name: options.pop(name, None) for name in ("on_lost", "on_danger")}
         calls = {name: call for name, call in given.items() if call is not None}
         inside = functools.partial(make, **options)
         return made(cls, inside, calls, cancel_on_loss=cancel_on_loss)

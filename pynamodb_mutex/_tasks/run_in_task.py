@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._lock.operations.effects import Listen, Open, Send, Wait
+from pynamodb_mutex._lock.operations.effects import Outside, Send, Wait
 from pynamodb_mutex._lock.operations.events import LockEvent
 from pynamodb_mutex._lock.runtime.callers import acting_as, caller
 from pynamodb_mutex._lock.runtime.clock import local_clock
@@ -129,11 +129,8 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 under_way = _posted(process, request.send, request.store.connection.endpoint)
                 value, interruption = await _answer(under_way)
                 cancelled = cancelled or interruption
-            elif isinstance(effect, Open):
-                under_way = _posted(process, effect.store.connection.open)
-                cancelled = (await _answer(under_way))[1] or cancelled
-            elif isinstance(effect, Listen):
-                under_way = _posted(process, partial(process.listener.address, effect))
+            elif isinstance(effect, Outside):
+                under_way = _posted(process, effect.call)
                 value, interruption = await _answer(under_way)
                 cancelled = cancelled or interruption
         except StopIteration as done:

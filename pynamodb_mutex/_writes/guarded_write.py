@@ -21,6 +21,7 @@ from pynamodb_mutex._lock.protocol import outcome
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import GuardedWrite, Verdict
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
+from pynamodb_mutex._writes.requests import WriteTemplates
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexError
 
 if TYPE_CHECKING:
@@ -407,9 +408,10 @@ def save_data(
     # Not a renewal that writes the payload besides. `renew(data=1)` is sent late, its caller gets an error and calls
     # `save_data(2)`: the end that the late one proposes is later than the stored one, and it would write 1 over 2.
     store, row = claim.store, claim.options.row
-    template = store.requests.clear_data if serialized is None else store.requests.save_data
+    requests = store.of(WriteTemplates)
+    template = requests.clear_data if serialized is None else requests.save_data
     if lease is not None:
-        template = store.requests.renew_with_data
+        template = requests.renew_with_data
     guard = Guard(claim, carries=lease is not None, lease=lease)
 
     def build() -> Request:

@@ -39,6 +39,7 @@ from pynamodb_mutex._lock.protocol.claim import TICK, date_of
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._writes.guarded_write import Guard
+from pynamodb_mutex._writes.requests import WriteTemplates, carried, counted, guarding, tombstone
 from pynamodb_mutex.exceptions import RowLockedError, describe_holder
 
 if TYPE_CHECKING:
@@ -176,17 +177,17 @@ class GuardedRow:
         guard, layout = self.guard, self.store.layout
         values = guard.values()
         value = given(values)
-        condition = layout.guarding(value)
+        condition = guarding(layout, value)
         if self.write.kind == TRANSACT_PUT:
             # A put replaces the whole row, and so it writes the claim and its end as well. The save is sent and
             # delayed, a renewal moves the end later, the save arrives: without this condition it would move the end
             # back. Refused, it is sent again with an end that is later still.
             if guard.renews:
                 condition &= layout.ends_before(value)
-            carried = layout.carried(values, ended=guard.ends)
-            return self.write.request(condition, attributes=carried)
+            attributes = carried(layout, values, ended=guard.ends)
+            return self.write.request(condition, attributes=attributes)
         if self.write.kind == TRANSACT_UPDATE:
-            actions = [layout.counted(value), *(layout.ending() if guard.ends else [])]
+            actions = [counted(layout, value), *(layout.ending() if guard.ends else [])]
             return self.write.request(condition, actions=actions)
         return self.write.request(condition)
 
@@ -250,7 +251,7 @@ class UnlockedRow:
         also = layout.not_held(value) if self._enforced else None
         if self.kind == TRANSACT_PUT:
             also = both(also, layout.version_below(value))
-            return self.write.request(also, attributes=layout.tombstone(self._version))
+            return self.write.request(also, attributes=tombstone(layout, self._version))
         if self.kind == TRANSACT_UPDATE and self._enforced:
             # End a claim that has expired. Its holder was suspended, this update is applied, the holder resumes and
             # sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
@@ -327,7 +328,7 @@ class GuardOnly:
 
     def request(self, _: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
-        requests = self.store.requests
+        requests = self.store.of(WriteTemplates)
         template = requests.guard_and_end if self.guard.ends else requests.guard
         return template.fill(self.row, self.guard.values())
 
@@ -356,7 +357,7 @@ class NobodyHolds:
 
     def request(self, now: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
-        requests = self.store.requests
+        requests = self.store.of(WriteTemplates)
         if self._dead is None:
             # a check and no update: an update would create the row of a lock that was never acquired
             return requests.free.fill(self.row, {})

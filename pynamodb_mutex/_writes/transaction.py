@@ -27,7 +27,7 @@ from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
     request_token_of,
 )
 from pynamodb_mutex._lock.dynamodb.store import Request
-from pynamodb_mutex._lock.operations.effects import Open
+from pynamodb_mutex._lock.operations.effects import Outside
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._writes.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._writes.row_write import (
@@ -97,7 +97,7 @@ def write_alone(
     guards = [member.guard] if isinstance(member, GuardedRow) else []
     # Before the request is built: without its client a connection does not know the endpoint, whose time may be known.
     if not member.store.connection.is_open:
-        yield Open(member.store)
+        yield Outside(member.store.connection.open)
     if isinstance(member, UnlockedRow):
         yield from member.learn_time(shared, PutError)
 
@@ -155,7 +155,7 @@ def write_together(
     for item in items:
         # a row is judged by the time of the endpoint of its own store, which is known once that is open
         if not isinstance(item, dict) and not item.store.connection.is_open:
-            yield Open(item.store)
+            yield Outside(item.store.connection.open)
         if isinstance(item, UnlockedRow):
             yield from item.learn_time(shared, TransactWriteError)
     stores = [item.store for item in items if not isinstance(item, dict)]

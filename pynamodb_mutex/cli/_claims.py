@@ -18,14 +18,15 @@ import click
 from pynamodb.exceptions import PynamoDBException
 from rich.console import Console
 
+from pynamodb_mutex._admin.force import break_seen, set_closed
 from pynamodb_mutex._lock.operations.options import FOREVER, check_reason
-from pynamodb_mutex._lock.operations.release import break_seen, set_closed
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, ObservedClaim
 from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown, shown_owner
 from pynamodb_mutex._lock.protocol.schedule import next_wait, poll_at_end
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._writes.requests import WriteTemplates
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
     CLOSED,
@@ -657,7 +658,7 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
     # read moves its end beyond that; one that acquires the lock writes another token. Both keep their claim.
     now = read_clock()
     values = store.ending(now) | {"mine": lock.claim.token, "now_low": store.now_low(now)}
-    request = store.update(store.requests.end_dead, lock.row, values)
+    request = store.update(store.of(WriteTemplates).end_dead, lock.row, values)
     answer: Answer | None = None
     is_repeated = False
     while answer is None:

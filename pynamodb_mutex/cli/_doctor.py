@@ -296,8 +296,8 @@ def _hints(asker: Asker) -> Finding:
             opened.recv(4)
     except (OSError, subprocess.SubprocessError) as error:
         what = f"a datagram to this process did not arrive: {one_line(error)}"
-        return warning("hints", what, "waiters with hints=True poll; Hints(address=...) may help")
-    return ok("hints", f"with hints=True a waiter of this host is called at {local}")
+        return warning("hints", what, "waiters with fair=Hints() poll; Hints(address=...) may help")
+    return ok("hints", f"with fair=Hints() a waiter of this host is called at {local}")
 
 
 def _of_the_table(model: type[LockItem], asker: Asker, described: Reply) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from pynamodb_mutex._admin.listing import scan
 from pynamodb_mutex._fair.waiting_line import address_of, began_at, label_of
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of
@@ -272,7 +273,7 @@ class Locks:
 
         def page(start: RawItem | None) -> Answer:
             nonlocal patience
-            answer = retried(self.store.scan(start, PAGE), patience)
+            answer = retried(scan(self.store, start, PAGE), patience)
             # DynamoDB has answered, so a later failure is most likely throttling, and worth a longer wait. The first
             # request may have been sent to an endpoint that does not exist.
             patience = SCAN_PATIENCE
@@ -298,7 +299,7 @@ class Locks:
             TransientError: If a request failed and a retry may succeed.
             PynamoDBException: If a request failed otherwise.
         """
-        return self._pages(lambda start: sent(self.store.scan(start, PAGE)))
+        return self._pages(lambda start: sent(scan(self.store, start, PAGE)))
 
     def _pages(self, ask: Callable[[RawItem | None], Answer]) -> Iterator[Lock]:
         start: RawItem | None = None
@@ -441,7 +442,7 @@ def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -
         names = ("connect_timeout_seconds", "read_timeout_seconds")
         locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
         # one page, with short timeouts: each press of the tab key costs read units, and a person waits
-        page = sent(locks.store.scan(limit=PAGE))
+        page = sent(scan(locks.store, limit=PAGE))
         keys = {lock.key for lock in locks.of_page(page.data["Items"], page.received)}
     except Exception:  # noqa: BLE001 - a traceback in the middle of a command line helps nobody
         return []

@@ -16,6 +16,7 @@ from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
+from pynamodb_mutex._admin.listing import scan
 from pynamodb_mutex._lock.dynamodb import answers
 from pynamodb_mutex._lock.dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
 from pynamodb_mutex._lock.dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT, client_of
@@ -24,6 +25,7 @@ from pynamodb_mutex._lock.dynamodb.pynamodb_private import range_key_name
 from pynamodb_mutex._lock.protocol.messages import one_line
 from pynamodb_mutex._lock.protocol.server_time import GRAIN
 from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._writes.requests import WriteTemplates
 from pynamodb_mutex.cli._infrastructure import USES
 from pynamodb_mutex.cli._place import IF_NO_TABLE
 
@@ -271,11 +273,12 @@ class Probes:
         self._ask = asker.ask
         self._table = asker.table
         self._rows = asker.store.requests
+        self._guard = asker.store.of(WriteTemplates).guard
         name, sample = range_key_name(model), None
         if name is not None and model(key).attribute_values.get(name) is None:
             sample = _RANGE_KEYS[model.get_attributes()[name].attr_type]
         self._key = key_of(model, check_key(key), sample)
-        self._query = asker.store.scan(limit=1, hash_key=hash_key_of(model, key)).kwargs
+        self._query = scan(asker.store, limit=1, hash_key=hash_key_of(model, key)).kwargs
         # All writes are conditional on "mine", a random token that no row has: none is ever applied, not even if a
         # process holds the lock of this key.
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}
@@ -300,7 +303,7 @@ class Probes:
                 yield warning(action, f"not allowed; for {use.by}", advice)
             else:
                 yield _judged(action, use.by, reply)
-        reply = self._transact({"Update": self._rows.guard.fill(self._key, self._values)})
+        reply = self._transact({"Update": self._guard.fill(self._key, self._values)})
         if reply.denied:
             what = f"UpdateItem is not allowed within transactions; for {_TRANSACTIONS}"
             advice = "check the policies of the role for the condition dynamodb:EnclosingOperation"
@@ -315,7 +318,7 @@ class Probes:
             # a delete has the same parameters: key and condition
             return self._transact({"ConditionCheck": rows.delete.fill(key, values)})
         requests: dict[str, dict[str, Any]] = {
-            "UpdateItem": rows.release.fill(key, values),
+            "UpdateItem": rows.end[False, False].fill(key, values),
             "DeleteItem": rows.delete.fill(key, values),
             "GetItem": {"TableName": table, "Key": key},
             "BatchGetItem": {"RequestItems": {table: {"Keys": [key]}}},

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from pynamodb_mutex._fair.hints import Hints
 from pynamodb_mutex._fair.waiting_line import label_of
 from pynamodb_mutex._lock.handles import HandleOfOne
 from pynamodb_mutex._lock.operations.options import FOREVER, check_duration
@@ -196,7 +197,7 @@ lease_option = click.option(
 @click.option(
     "--hints",
     is_flag=True,
-    help="With --fair, be called when the lock is released, at a UDP port, instead of finding it out.",
+    help="Wait in line like this, and be called when the lock is released, at a UDP port, instead of finding it out.",
 )
 @click.option(
     "--force",
@@ -289,8 +290,7 @@ def run(
                     model=place.lock_model(),
                     lease=lease,
                     timeout=timeout,
-                    fair=fair,
-                    hints=hints or None,
+                    fair=Hints() if hints else fair,
                     hold_at_least=hold_at_least,
                     owner=owner or default_owner(command[0]),
                     on_lost=lambda _: signals.wake(),

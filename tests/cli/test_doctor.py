@@ -423,7 +423,7 @@ def test_no_table(proxy):
 
 
 def test_hints(proxy, monkeypatch):
-    assert Found()["hints"] == "ok: with hints=True a waiter of this host is called at 127.0.0.1"
+    assert Found()["hints"] == "ok: with fair=Hints() a waiter of this host is called at 127.0.0.1"
     monkeypatch.setattr(_doctor, "_WAITS_FOR_HINT", 0.01)
     monkeypatch.setattr(_doctor, "_SENDS", "")
     assert Found()["hints"].startswith("warning: a datagram to this process did not arrive: timed")

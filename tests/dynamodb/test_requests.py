@@ -11,6 +11,7 @@ from row_models import Account, balance
 from this_process import store_for
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._fair.requests import Passing, join
 from pynamodb_mutex._fair.waiting_line import Take
 from pynamodb_mutex._lock.dynamodb.store import Request as SentRequest
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING, OwnClaim
@@ -206,8 +207,9 @@ def take(how, *, entry="third|", seen=None, watched=None):
     contender = Mutex.for_key("a")._attempt(caller(), 0.0, blocks=True).contender
     values = contender.values(30.0, time.time() + 30) | {"entry": entry, "seen": seen}
     now, row = current_process().clock(), contender.options.row
-    own = OwnClaim("mine", 30.0)
-    request = contender.store.acquire(row, own, values, now=now, watched=watched, take=how)
+    values["past"] = contender.store.now_low(now, how.past if how else 0.0)
+    own, clause = OwnClaim("mine", 30.0), how and Passing.by(how)
+    request = contender.store.acquire(row, own, values, now=now, watched=watched, clause=clause)
     return request.send().applied
 
 
@@ -264,7 +266,7 @@ def test_write_by_watching_takes_a_lock_that_was_released_meanwhile(table):
 def test_line_has_room_for_a_hundred(table, waiting, joins):
     use("a")
     stand(*[f"{each}|" for each in range(waiting)])
-    request = store_for(table).join({"key": {"S": "a"}}, "new|", table.get("a").version, 0)
+    request = join(store_for(table), {"key": {"S": "a"}}, "new|", table.get("a").version, 0)
     assert request.send().applied is joins
 
 
@@ -276,7 +278,7 @@ def test_join_is_refused_after_more_changes_of_hands_than_it_allows(table, since
     """A late copy, whose waiter has gone, would make those behind it wait until it counts as dead."""
     use("a")
     seen = table.get("a").version - since
-    request = store_for(table).join({"key": {"S": "a"}}, "late|", seen, changes)
+    request = join(store_for(table), {"key": {"S": "a"}}, "late|", seen, changes)
     stand("other|")
     answer = request.send()
     assert (answer.applied, answer.claim.waiting) == (joins, ("other|", *["late|"] * joins))

@@ -24,7 +24,7 @@ def build_requests():
     requests = Requests(Layout(LockItem), store_for(LockItem).connection.table)
     requests.acquire({}, watched=False)
     assert requests.renew
-    assert requests.release
+    assert requests.end[False, False]
 
 
 def fork_at(work):

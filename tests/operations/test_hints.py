@@ -17,8 +17,8 @@ from waits import until
 from dev.faultproxy import after, drop_answer, drop_request
 from dev.simulation.network import worlds
 from pynamodb_mutex import Hints, LockItem, Mutex, MutexError
-from pynamodb_mutex._fair.hints import NEXT, SHORTEST
-from pynamodb_mutex._fair.listener import LINGER
+from pynamodb_mutex._fair.hints import NEXT, SHORTEST, Calls
+from pynamodb_mutex._fair.listener import LINGER, Listener
 from pynamodb_mutex._fair.waiting_line import LONGEST_POLL, NEXT_POLL, address_of, id_of
 from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 from pynamodb_mutex.aio import AsyncMutex
@@ -30,7 +30,7 @@ ALL = "ALL_NEW"
 
 
 def fair(key="a", **options):
-    return Mutex.for_key(key, **{"fair": True, "hints": True} | options)
+    return Mutex.for_key(key, **{"fair": Hints()} | options)
 
 
 def holder(**options):
@@ -166,13 +166,16 @@ def _cycle(pool, **options):
     return worlds[-1].network.log[before:], line
 
 
-@pytest.mark.parametrize("off", [{"hints": False}, {"hints": None}])
-def test_without_hints_no_request_row_or_thread_differs(air, pool, off):
+def test_without_hints_no_request_row_or_thread_differs(air, pool):
     world = worlds[-1]
-    _cycle(pool, key="warm", **off)
-    sent, [entry] = _cycle(pool, key="without", **off)
+    _cycle(pool, key="warm", fair=True)
+    sent, [entry] = _cycle(pool, key="without", fair=True)
     assert entry[16] == "|"
-    assert (current_process()._listener, air.hints, air.datagrams.bound) == (None, [], {})
+    assert (Listener in current_process()._of_rooms, air.hints, air.datagrams.bound) == (
+        False,
+        [],
+        {},
+    )
     assert not [thread for thread in world.process.threads_running if "hints" in thread.name]
     # with hints, too, the release alone asks for more
     hinted, [called] = _cycle(pool, key="with")
@@ -184,7 +187,7 @@ def test_without_hints_no_request_row_or_thread_differs(air, pool, off):
 
 def test_call_is_for_a_waiter_with_an_address_alone(air, pool):
     lock = holder()
-    first = Waiter(pool, hints=False)
+    first = Waiter(pool, fair=True)
     second = Waiter(pool)
     time.sleep(3)
     since = time.monotonic()
@@ -236,7 +239,7 @@ def test_waiter_that_gives_up_lets_the_next_one_know(air, pool):
 
 def test_waiter_without_hints_that_gives_up_lets_nobody_know(air, pool):
     lock = holder()
-    first = fair(timeout=3, hints=False)
+    first = fair(timeout=3, fair=True)
     gives_up = pool.submit(first.acquire)
     until(lambda: first.position == 0)
     second = Waiter(pool)
@@ -256,11 +259,11 @@ def test_waiter_without_hints_that_gives_up_lets_nobody_know(air, pool):
 )
 def test_waiter_that_fails_to_take_the_lock_calls_the_next_one(scene, pool, fault, ends, mark):
     """It leaves the line while the lock is free, or ends the claim that it may have made."""
-    air, lock = Air(), held(scene.other(fair=True, hints=True))
-    first = scene.mutex(fair=True, hints=True, timeout=5)
+    air, lock = Air(), held(scene.other(fair=Hints()))
+    first = scene.mutex(fair=Hints(), timeout=5)
     fails = pool.submit(first.acquire)
     until(lambda: first.position == 0)
-    second = scene.other(fair=True, hints=True, timeout=60)
+    second = scene.other(fair=Hints(), timeout=60)
     waits = pool.submit(second.acquire)
     until(lambda: second.position == 1)
     [called, entry] = scene.row.waiting
@@ -282,8 +285,8 @@ def test_release_whose_answer_is_lost_calls_the_first_in_line_if_the_lock_is_fre
     scene, pool, is_taken
 ):
     """The release is sent again, and refused: what that shows is the row as it is by now."""
-    air, lock = Air(), held(scene.mutex(fair=True, hints=True))
-    first = scene.other(fair=True, hints=True, timeout=60)
+    air, lock = Air(), held(scene.mutex(fair=Hints()))
+    first = scene.other(fair=Hints(), timeout=60)
     waits = pool.submit(first.acquire)
     until(lambda: first.position == 0)
     [entry] = scene.row.waiting
@@ -316,9 +319,9 @@ def test_lock_that_is_broken_by_force_is_announced(air, pool):
 
 def test_tasks_are_called(air):
     async def play():
-        lock = AsyncMutex.for_key("a", model=Elsewhere, fair=True, hints=True)
+        lock = AsyncMutex.for_key("a", model=Elsewhere, fair=Hints())
         await lock.acquire()
-        waiting = AsyncMutex.for_key("a", fair=True, hints=True)
+        waiting = AsyncMutex.for_key("a", fair=Hints())
         task = asyncio.create_task(waiting.acquire())
         while waiting.position is None:
             await asyncio.sleep(0.01)
@@ -338,7 +341,7 @@ def test_task_that_is_cancelled_while_its_socket_is_opened_waits_no_more(air):
     async def play():
         await AsyncMutex.for_key("a", model=Elsewhere, fair=True).acquire()
         for delay in range(5):
-            task = asyncio.create_task(AsyncMutex.for_key("a", fair=True, hints=True).acquire())
+            task = asyncio.create_task(AsyncMutex.for_key("a", fair=Hints()).acquire())
             for _ in range(delay):
                 await asyncio.sleep(0)
             task.cancel()
@@ -346,28 +349,28 @@ def test_task_that_is_cancelled_while_its_socket_is_opened_waits_no_more(air):
             assert task.cancelled()
 
     asyncio.run(play())
-    assert (entries(), current_process().called) == ([], {})
+    assert (entries(), current_process().of(Calls).waiters) == ([], {})
 
 
 def test_whoever_does_not_wait_opens_no_socket(air):
     holder()
     assert not fair(timeout=0).acquire()
     assert not fair().acquire(blocking=False)
-    assert (current_process()._listener, air.datagrams.bound) == (None, {})
+    assert (Listener in current_process()._of_rooms, air.datagrams.bound) == (False, {})
 
 
 # -- polls ------------------------------------------------------------------------------------------
 
 
 def test_polls_are_rare_once_a_hint_has_come_and_until_a_release_was_not_announced(air, pool):
-    lock = holder(hints=False)
+    lock = holder(fair=True)
     waiter = Waiter(pool)
     often = polls(10)
     assert max(often[5:]) < 0.21
     lock.release()
     waiter.release()
     call(pool)
-    lock = holder(hints=False)
+    lock = holder(fair=True)
     waiter = Waiter(pool)
     rare = polls(11)
     assert min(rare) == pytest.approx(LONGEST_POLL)
@@ -376,7 +379,7 @@ def test_polls_are_rare_once_a_hint_has_come_and_until_a_release_was_not_announc
     assert waiter.acquired_within(LONGEST_POLL, since)
     assert not waiter.acquired_within(INSTANT, since)
     waiter.release()
-    lock = holder(hints=False)
+    lock = holder(fair=True)
     waiter = Waiter(pool)
     assert polls(10) == pytest.approx(often, abs=0.01)
     lock.release()
@@ -431,7 +434,7 @@ def test_late_hint_that_it_is_next_does_not_undo_a_call(air, pool):
     waiter = Waiter(pool)
     time.sleep(7.03)
     air.datagrams.log.clear()
-    called = current_process().called[id_of(waiter.entry)]
+    called = current_process().of(Calls).waiters[id_of(waiter.entry)]
     for text in ("", NEXT):
         called.note(id_of(waiter.entry) + text)
     assert (called.hint, called.follow(), called.follow()) == (id_of(waiter.entry), "take", None)
@@ -449,7 +452,7 @@ def test_hint_for_nobody_is_ignored(air, pool, text):
     for _ in range(10):
         air.forge(waiter.entry, text)
     assert max(polls(10)) < 0.21
-    assert not current_process().was_called
+    assert not current_process().of(Calls).was_called
     lock.release()
     waiter.release()
 
@@ -494,7 +497,7 @@ def test_socket_is_closed_when_nobody_has_waited_for_a_while_and_opened_again(ai
         assert listening() == (1, 1)
         time.sleep(LINGER + 1)
         assert listening() == (0, 0)
-        assert current_process().called == {}
+        assert current_process().of(Calls).waiters == {}
 
 
 def test_datagrams_of_strangers_keep_no_socket_open(air, pool):
@@ -516,7 +519,7 @@ def test_waiters_with_other_wishes_are_called_elsewhere(air, pool):
         Hints(port=5001),
         Hints(address="2001:db8::1"),
     ]
-    waiters = [Waiter(pool, hints=each) for each in wishes]
+    waiters = [Waiter(pool, fair=each) for each in wishes]
     found = [address_of(waiter.entry) for waiter in waiters]
     host = worlds[-1].process.host
     assert found[:2] == [("203.0.113.9", 5000), (host, 5001)]
@@ -536,7 +539,7 @@ def test_refused_socket_is_logged_once_and_costs_the_hints_alone(air, pool, capl
     else:
         air.datagrams.bound[worlds[-1].process.host, 5000] = object()
     lock = holder(lease=60)
-    waiters = [Waiter(pool, hints=hints), Waiter(pool, hints=hints)]
+    waiters = [Waiter(pool, fair=hints), Waiter(pool, fair=hints)]
     assert [address_of(waiter.entry) for waiter in waiters] == [None, None]
     assert [record.levelname for record in caplog.records if "hints" in record.message] == [
         "WARNING"

@@ -12,10 +12,9 @@ from waits import until
 
 from pynamodb_mutex import Hints, LockItem, Mutex
 from pynamodb_mutex._fair import listener as of_listener
-from pynamodb_mutex._fair.hints import Called
+from pynamodb_mutex._fair.hints import Called, Calls
+from pynamodb_mutex._fair.listener import Listener
 from pynamodb_mutex._fair.waiting_line import address_of, id_of, new_entry
-from pynamodb_mutex._lock.operations.effects import Listen
-from pynamodb_mutex._lock.operations.events import Hint
 from pynamodb_mutex._lock.runtime.process import Process, current_process
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -35,10 +34,10 @@ class Bell:
 
 
 class Endpoint:
-    """Stands for a store, whose endpoint is all that is asked for."""
+    """Stands for a connection, whose endpoint is all that is asked for."""
 
     def __init__(self, url="http://127.0.0.1:8000"):
-        self.connection, self.endpoint = self, url
+        self.endpoint = url
 
 
 class Host:
@@ -46,16 +45,16 @@ class Host:
 
     def __init__(self, **hints):
         self.process = Process()
-        self.effect = Listen(Endpoint(), Hints(**hints))
+        self.place = Endpoint(), Hints(**hints)
         self.bell = Bell()
 
     @property
     def listener(self):
-        return self.process.listener
+        return self.process.of(Listener)
 
     def wait(self):
         """Let somebody wait; return it, and its entry."""
-        packed = self.listener.address(self.effect)
+        packed = self.listener.address(*self.place)
         entry = new_entry(1.0, BITS, "she", packed)
         return Called(self.process, entry, self.bell), entry
 
@@ -73,7 +72,7 @@ def short(monkeypatch):
 def host(short):
     host = Host()
     yield host
-    host.process.called.clear()
+    host.process.of(Calls).waiters.clear()
     until(lambda: not host.threads())
 
 
@@ -81,19 +80,19 @@ def host(short):
 def caller():
     """Another process, which calls."""
     process = Process()
-    yield process.listener
-    process.listener.close()
+    yield process.of(Listener)
+    process.of(Listener).close()
 
 
 def test_datagram_with_its_id_reaches_a_waiter_and_no_other(host, caller):
     waiter, entry = host.wait()
     address = address_of(entry)
     for text in ("0" * 16, id_of(entry)[:-1], "x" * 1000, "ÿ", ""):
-        caller.send(Hint(address, text))
-    caller.send(Hint(address, id_of(entry)))
+        caller.send(address, text)
+    caller.send(address, id_of(entry))
     assert host.bell.rung.wait(60)
     assert (host.bell.ring_count, waiter.hint) == (1, id_of(entry))
-    assert host.process.was_called
+    assert host.process.of(Calls).was_called
 
 
 def test_socket_is_shared_by_waiters_and_closed_when_nobody_waits(host):
@@ -118,7 +117,7 @@ def test_two_threads_that_open_the_socket_at_once_get_the_same_one(host, monkeyp
 
     def slowly(*args, **how):
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
-        other = threading.Thread(target=lambda: found.append(host.listener.address(host.effect)))
+        other = threading.Thread(target=lambda: found.append(host.listener.address(*host.place)))
         other.start()
         other.join(60)
         return resolve(*args, **how)
@@ -128,7 +127,7 @@ def test_two_threads_that_open_the_socket_at_once_get_the_same_one(host, monkeyp
     until(lambda: not host.threads())
     Called(host.process, "x" * 16, host.bell)
     monkeypatch.setattr(socket, "getaddrinfo", slowly)
-    assert [host.listener.address(host.effect)] == found
+    assert [host.listener.address(*host.place)] == found
     assert len(host.threads()) == 1
 
 
@@ -141,7 +140,7 @@ def test_listener_of_a_process_that_is_left_ends_though_somebody_waits(host):
 @pytest.mark.parametrize("given", ["127.0.0.1", "::1"])
 def test_given_address_is_that_in_the_entry_and_all_are_listened_at(short, given):
     host = Host(address=given)
-    packed = host.listener.address(host.effect)
+    packed = host.listener.address(*host.place)
     [(opened, _)] = host.listener._open.values()
     assert opened.getsockname()[0] in ("0.0.0.0", "::")
     assert address_of(new_entry(1.0, BITS, "", packed)) == (given, opened.getsockname()[1])
@@ -151,24 +150,24 @@ def test_given_address_is_that_in_the_entry_and_all_are_listened_at(short, given
 def test_given_port_that_another_process_has_is_logged_once(host, caplog):
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as taken:
         taken.bind(("127.0.0.1", 0))
-        effect = Listen(Endpoint(), Hints(port=taken.getsockname()[1]))
+        place = Endpoint(), Hints(port=taken.getsockname()[1])
         for _ in range(2):
-            assert host.listener.address(effect) is None
+            assert host.listener.address(*place) is None
     [record] = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith(f"no hints for {effect.hints!r}, so waiters poll: ")
+    assert record.getMessage().startswith(f"no hints for {place[1]!r}, so waiters poll: ")
 
 
 def test_endpoint_whose_name_is_unknown_has_no_hints(host):
-    effect = Listen(Endpoint("https://nowhere.invalid"), Hints())
-    assert host.listener.address(effect) is None
+    place = Endpoint("https://nowhere.invalid"), Hints()
+    assert host.listener.address(*place) is None
 
 
 def test_socket_whose_thread_the_system_refuses_is_read_later(host, caller):
     with refusing() as system:
         system.all(only="hints")
         _, entry = host.wait()
-        caller.send(Hint(address_of(entry), id_of(entry)))
+        caller.send(address_of(entry), id_of(entry))
         system.none()
         host.process.threads.start()
         assert host.bell.rung.wait(60)
@@ -179,7 +178,7 @@ def test_socket_whose_thread_the_system_refuses_is_read_later(host, caller):
 )
 def test_datagram_that_cannot_be_sent_is_no_error(caller, address):
     for _ in range(3):
-        caller.send(Hint(address, "0" * 16))
+        caller.send(address, "0" * 16)
 
 
 def test_sending_leaves_no_socket_open(caller, monkeypatch):
@@ -191,7 +190,7 @@ def test_sending_leaves_no_socket_open(caller, monkeypatch):
             opened.append(self)
 
     monkeypatch.setattr(socket, "socket", Recorded)
-    caller.send(Hint(("127.0.0.1", 9), "0" * 16))
+    caller.send(("127.0.0.1", 9), "0" * 16)
     assert [each.fileno() for each in opened] == [-1]
 
 
@@ -201,32 +200,32 @@ def test_socket_to_send_by_that_the_system_refuses_is_no_error(caller, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "socket", refuse)
-        caller.send(Hint(("127.0.0.1", 9), "0" * 16))
-    caller.send(Hint(("127.0.0.1", 9), "0" * 16))
+        caller.send(("127.0.0.1", 9), "0" * 16)
+    caller.send(("127.0.0.1", 9), "0" * 16)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.real("embedded")
 def test_forked_child_has_sockets_of_its_own_and_leaves_the_parents_alone(table):
-    mutex = Mutex.for_key("a", fair=True, hints=True)
+    mutex = Mutex.for_key("a", fair=Hints())
     with held_elsewhere("a"):
         thread = threading.Thread(target=mutex.acquire)
         thread.start()
         until(lambda: mutex.position == 0)
-        [parents] = [opened for opened, _ in current_process().listener._open.values()]
+        [parents] = [opened for opened, _ in current_process().of(Listener)._open.values()]
         parent = current_process()
 
         def child():
             left = parents.fileno(), current_process() is not parent
-            taken = Mutex.for_key("b", fair=True, hints=True)
+            taken = Mutex.for_key("b", fair=Hints())
             other = threading.Thread(target=taken.acquire, daemon=True)
             with held_elsewhere("b"):
                 other.start()
                 until(lambda: taken.position == 0)
-                [(opened, _)] = current_process().listener._open.values()
+                [(opened, _)] = current_process().of(Listener)._open.values()
                 port = opened.getsockname()[1]
             other.join(60)
-            return left, port, current_process().called
+            return left, port, current_process().of(Calls).waiters
 
         left, port, called = forked(child)
         assert left == [-1, True]
@@ -242,14 +241,14 @@ def test_waiter_in_another_process_is_called(table):
     worker = Worker()
     try:
         worker.ask("from pynamodb_mutex._lock.runtime.process import current_process")
-        worker.ask("mutex = Mutex.for_key('a', fair=True, hints=True)")
+        worker.ask("mutex = Mutex.for_key('a', fair=Hints())")
 
         def is_called():
-            with Mutex.for_key("a", fair=True, hints=True):
+            with Mutex.for_key("a", fair=Hints()):
                 worker.send("mutex.acquire()")
                 until(lambda: table.get("a", consistent_read=True).waiting)
             assert worker.answer()
-            called = worker.ask("current_process().was_called")
+            called = worker.ask("current_process().of(Calls).was_called")
             worker.ask("mutex.release()")
             return called
 
@@ -323,40 +322,31 @@ def test_hints_are_equal_by_their_values():
         Hints("10.0.0.7")
 
 
-@pytest.mark.parametrize("hints", ["yes", 1, 0, {}, ("10.0.0.7", 5000)])
-def test_other_values_of_hints_are_refused(hints):
-    with pytest.raises(TypeError, match=r"hints must be True, False or Hints\(\.\.\.\), not "):
-        Mutex.for_key("a", fair=True, hints=hints)
-
-
-@pytest.mark.parametrize("hints", [True, Hints(), 1])
-def test_hints_without_fair_are_refused(hints):
-    with pytest.raises(TypeError, match="hints are for fair=True"):
-        Mutex.for_key("a", hints=hints)
+@pytest.mark.parametrize("fair", ["yes", 1, 0, None, {}, ("10.0.0.7", 5000)])
+def test_other_values_of_fair_are_refused(fair):
+    with pytest.raises(TypeError, match=r"fair must be True, False or Hints\(\.\.\.\), not "):
+        Mutex.for_key("a", fair=fair)
 
 
 def test_hints_for_several_locks_are_refused():
     for call in (Mutex.for_keys, Mutex.any_of):
-        with pytest.raises(TypeError, match="hints"):
-            call(["a", "b"], hints=True)
+        with pytest.raises(TypeError, match="fair"):
+            call(["a", "b"], fair=Hints())
 
 
 @pytest.mark.parametrize(
-    ("value", "fair", "hints", "is_called"),
+    ("value", "fair", "made"),
     [
-        *((None, True, None, False), ("", True, None, False), ("0", True, None, False)),
-        ("1", True, None, True),
-        *(("1", False, None, False), ("1", True, False, False), ("0", True, True, True)),
-        ("yes", False, None, False),
-        ("yes", True, False, False),
+        *((None, True, True), ("", True, True), ("0", True, True)),
+        *(("1", True, Hints()), ("1", False, False), ("yes", False, False)),
+        *((each, Hints(port=5000), Hints(port=5000)) for each in ("0", "1", "yes")),
     ],
 )
-def test_environment_says_whether_fair_locks_have_hints(monkeypatch, value, fair, hints, is_called):
+def test_environment_says_whether_fair_locks_have_hints(monkeypatch, value, fair, made):
     monkeypatch.delenv("PYNAMODB_MUTEX_HINTS", raising=False)
     if value is not None:
         monkeypatch.setenv("PYNAMODB_MUTEX_HINTS", value)
-    made = Mutex.for_key("a", fair=fair, hints=hints)
-    assert made._options.hints == (Hints() if is_called else None)
+    assert Mutex.for_key("a", fair=fair)._options.fair == made
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "2", " 1"])

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from types import GeneratorType
 
-from pynamodb_mutex._lock.operations.effects import Open, Send, Wait
+from pynamodb_mutex._lock.operations.effects import Outside, Send, Wait
 from pynamodb_mutex._lock.operations.renew import renew_in_background
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.notifications import deliver
@@ -57,8 +57,8 @@ class Driven:
         """Perform its effect, and run it to the next one."""
         if isinstance(self.effect, Send):
             return self.step(self.effect.request.send())
-        if isinstance(self.effect, Open):
-            self.effect.store.connection.open()
+        if isinstance(self.effect, Outside):
+            return self.step(self.effect.call())
         return self.step()
 
     def until_it_waits(self):

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._lock.dynamodb.keys import range_of, row_name, serialize
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
@@ -269,11 +270,6 @@ class Layout:
         lost = (token or ends) and raw.keys() <= ours
         return ((token and version) or lost) and _JAVA_MARK not in raw
 
-    def version_above(self, raw: RawItem) -> int | None:
-        """Return a fencing token above that in a row, whose attributes may be invalid; None if it has no usable one."""
-        number = Decimal(raw.get(self.version.attr_name, {}).get("N", "-1"))
-        return int(number) + 1 if 0 <= number < HIGHEST_VERSION else None
-
     def key(self, raw: RawItem) -> str:
         """Return the key of a row's lock, for messages."""
         if not self.must_exist:
@@ -388,18 +384,6 @@ class Layout:
         )
         return mine
 
-    def guarding(self, value: Given = slot) -> Condition:
-        """Return the condition that the claim is ours, and that its last guarded write is the one that we know of."""
-        # Without `has_claim`, a write that is delayed until after our release would be applied: the tombstone keeps
-        # token and version. Without `known`, a late copy of our first write would undo our second.
-        last: Condition = self.writes == value("N", "known")
-        guarding: Condition = self.mine(value) & self.has_claim & last
-        return guarding
-
-    def counted(self, value: Given = slot) -> Action:
-        """Return the action that counts a guarded write."""
-        return self.writes.set(value("N", "next"))
-
     def recorded(self) -> Action:
         """Return the action that writes the caller's payload."""
         recorded: Action = self.data_attribute.set(slot(self.data_attribute.attr_type, "data"))
@@ -419,27 +403,11 @@ class Layout:
         )
         return free
 
-    def long_free(self) -> Condition:
-        """Return the condition that the lock has certainly been free since before a given time, by release or expiry.
-
-        ``free_since`` counts only where there is no claim: under one it says when the claim before it ended. Or when a
-        first in line left since then: `WaitingLine.passes_at` sees to that, as it would make this condition longer.
-        """
-        past = slot("N", "past")
-        released = self.expires_at.does_not_exist() & (self.free_since < past)
-        free: Condition = (self.expires_at < past) | released
-        return free
-
-    def nobody_waits(self, place: int = 0) -> Condition:
-        """Return the condition that nobody stands in line at a place, nor behind it.
-
-        Not by ``size``: for a list that does not exist, some engines refuse it and some return 0.
-        """
-        return Path(self.waiting)[place].does_not_exist()
-
-    def stands_at(self, place: int) -> Condition:
-        """Return the condition that an entry stands in line at a place."""
-        return Path(self.waiting)[place] == slot("S", "entry")
+    @property
+    def nobody_waits(self) -> Condition:
+        """The condition that nobody stands in line in a row of a lock table."""
+        # Not by `size`: for a list that does not exist, some engines refuse it and some return 0.
+        return Path(self.waiting)[0].does_not_exist()
 
     def version_below(self, value: Given = slot) -> Condition:
         """Return the condition that the fencing token is lower than the one to be written, or absent."""
@@ -492,6 +460,11 @@ class Layout:
         others = (self.writes, self.abandoned_by, self.waiting)
         return [each.remove() for each in others if each is not None]
 
+    def new_end(self) -> list[Action]:
+        """Return the actions that give the claim another end."""
+        lease = self.lease.set(slot("N", "lease"))
+        return [self.expires_at.set(slot("N", "end")), lease, *self.dated()]
+
     def dated(self) -> list[Action]:
         """Return the action that sets the row's TTL; none for a user's row."""
         if self.ttl_attribute is None:
@@ -513,6 +486,15 @@ class Layout:
             actions.append(self.recorded())
         return actions
 
+    def succeeding(self, data: bool, given: Collection[str]) -> list[Action]:
+        """Return the actions that put another claim in the place of one that has not ended."""
+        return [
+            *self.claiming(data=data),
+            self.abandoned_by.set(Value({"S": ""})),
+            SetAction(Path(self.version), Path(self.version) + Value({"N": "1"})),
+            *self.own(given),
+        ]
+
     def own(self, slots: Collection[str]) -> list[Action]:
         """Return the actions that write a subclass's own attributes: what the caller gave, and defaults of a new row."""
         actions: list[Action] = []
@@ -523,26 +505,3 @@ class Layout:
             elif OWN + name in slots:
                 actions.append(attribute.set(Path(attribute) | slot(kind, OWN + name)))
         return actions
-
-    # -- attributes of whole rows ---------------------------------------------------------------
-
-    def tombstone(self, version: int) -> RawItem:
-        """Return what a put without the lock writes of a claim: only the fencing token that the next one is above."""
-        return {self.version.attr_name: {"N": str(version)}}
-
-    def carried(self, values: Mapping[str, Any], *, ended: bool) -> RawItem:
-        """Return what a guarded put writes of the claim, or of its tombstone: it replaces the whole row."""
-        raw: RawItem = {
-            self.token.attr_name: {"S": values["mine"]},
-            self.version.attr_name: {"N": values["version"]},
-            self.writes.attr_name: {"N": values["next"]},
-            # By its absence, the holder before, whose release is refused now, would take its lock for released.
-            self.abandoned_by.attr_name: {"S": values["abandoned_by"]},
-        }
-        if not ended:
-            raw |= {
-                self.owner.attr_name: {"S": values["owner"]},
-                self.lease.attr_name: {"N": values["lease"]},
-                self.expires_at.attr_name: {"N": values["end"]},
-            }
-        return raw

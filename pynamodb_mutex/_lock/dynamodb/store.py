@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from pynamodb.expressions.operand import Path, Value
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._lock.dynamodb.answers import Answer, Failure, instant_of
 from pynamodb_mutex._lock.dynamodb.connection import Connection
@@ -22,15 +20,15 @@ from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
-    from pynamodb_mutex._fair.waiting_line import Take
     from pynamodb_mutex._lock.dynamodb.answers import Reply
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
-    from pynamodb_mutex._lock.dynamodb.requests import Template
+    from pynamodb_mutex._lock.dynamodb.requests import Clause, Template, Templates
     from pynamodb_mutex._lock.protocol.claim import Claim, OwnClaim
     from pynamodb_mutex._lock.protocol.server_time import Bounds, ServerTime
+
+T = TypeVar("T", bound="Templates")
 
 SHORTEST_RETENTION = 3600.0
 """Seconds from the end of a claim to its row's TTL, at least, so that DynamoDB deletes no row near a live claim."""
@@ -85,6 +83,7 @@ class Store:
         layout, requests = getattr(model, "_rows", (Layout, Requests))
         self.layout: Layout = layout(model)
         self.requests: Requests = requests(self.layout, self.connection.table)
+        self._of_rooms: dict[type[Templates], Any] = {}
         self._numbers = _Numbers()
         self.reads_first = False
         self._date: tuple[str | None, float] = (None, 0.0)
@@ -95,10 +94,17 @@ class Store:
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
 
+    def of(self, kind: type[T]) -> T:
+        """Return a room's templates for these rows, made when they are first asked for."""
+        found: T | None = self._of_rooms.get(kind)
+        if found is None:
+            found = self._of_rooms[kind] = kind(self.layout, self.connection.table)
+        return found
+
     @Lazy
     def patient(self) -> Store:
         """A store of the same rows for writes without a lock, which sends by a connection with Meta's patience."""
-        # Shallow, so that both stores number versions in one sequence.
+        # Shallow, so that both stores number versions in one sequence, and share their templates.
         patient = copy.copy(self)
         patient.connection = self._connect(patient=True)
         return patient
@@ -190,10 +196,10 @@ class Store:
         """
         # The upper bound of server time: if the lock seemed free for longer than it is, fair waiters would pass the one
         # that stands first too soon.
-        ended = self._highest(now)
+        ended = self.highest(now)
         return {"ttl": self.ttl(ended if end is None else end), "free_since": seconds(ended)}
 
-    def _highest(self, now: float) -> float:
+    def highest(self, now: float) -> float:
         """Return the upper bound of server time; NO_SERVER_TIME if there is none."""
         return NO_SERVER_TIME if self.bounds is None else self.bounds.highest(now)
 
@@ -231,18 +237,17 @@ class Store:
         *,
         now: float,
         watched: Claim | None,
-        take: Take | None = None,
+        clause: Clause | None = None,
     ) -> Request:
         """Return the request that acquires a row.
 
         Args:
             key: Primary key of the row.
             own: The claim that the request makes.
-            values: Serialised attributes of the claim, by the names of their slots.
+            values: Serialised attributes of the claim, and what the clause needs, by the names of their slots.
             now: Local time.
             watched: A claim that is dead because it stayed unchanged for its whole lease; None if there is none.
-            take: Condition about the line of fair waiters; None for none. With it, ``values`` contains ``entry``, and
-                ``seen`` if the take compares it.
+            clause: What the kind of acquisition adds; None for nothing.
         """
         values = {
             **values,
@@ -252,49 +257,37 @@ class Store:
         }
         if watched is not None:
             values |= self.seen(watched)
-        if take is not None:
-            values["past"] = self.now_low(now, take.past)
-        template = self.requests.acquire(values, watched=watched is not None, take=take)
+        template = self.requests.acquire(values, watched=watched is not None, clause=clause)
         return self.update(template, key, values)
 
-    def join(self, key: RawItem, entry: str, version: int, changes: int) -> Request:
-        """Return the request that joins the line, if the lock has changed hands since a version at most so many times."""
-        values = {"entry": entry, "entries": [{"S": entry}]}
-        values |= {"version": str(version), "highest": str(version + changes)}
-        return self.update(self.requests.join, key, values)
-
-    def leave(self, key: RawItem, entry: str, place: int, now: float) -> Request:
-        """Return the request by which an entry leaves the line, from a place."""
-        values = {"entry": entry, "free_since": seconds(self._highest(now))}
-        return self.update(self.requests.leave(place), key, values)
-
-    def release(
-        self, key: RawItem, own: OwnClaim, now: float, *, delete: bool, data: dict[str, str]
+    def end(
+        self,
+        key: RawItem,
+        own: OwnClaim,
+        values: dict[str, str],
+        now: float,
+        rest: float,
     ) -> Request:
-        """Return the request that ends our claim, and leaves the tombstone or deletes the row."""
-        if delete:
-            return Request(self, "DeleteItem", self.requests.delete.fill(key, self.mine(own)))
-        values = self.mine(own) | self.ending(now)
-        template = self.requests.release_with_data if data else self.requests.release
-        return self.update(template, key, values | data)
-
-    def keep(
-        self, key: RawItem, own: OwnClaim, values: dict[str, str], now: float, rest: float
-    ) -> Request:
-        """Return the request that ends our claim, and puts one that nobody holds in its place.
+        """Return the request that ends our claim, and leaves the tombstone or, for a rest, a claim that nobody holds.
 
         Args:
             key: Primary key of the row.
             own: Our claim.
-            values: Token of the new one, and the serialised payload if one is to be written.
+            values: The serialised payload, if one is to be written, and the token of a claim that nobody holds.
             now: Local time.
-            rest: Seconds until its end.
+            rest: Seconds until the end of such a claim; 0 or less for none.
         """
+        template = self.requests.end[rest > 0, "data" in values]
+        if rest <= 0:
+            return self.update(template, key, {**self.mine(own), **self.ending(now), **values})
         end = NO_SERVER_TIME if self.bounds is None else self.bounds.nominal(now) + rest
         # rounded up: see `HeldClaim.propose_renewal`
-        template = self.requests.keep_with_data if "data" in values else self.requests.keep
         values |= {"end": seconds(end), "lease": seconds(rest + 0.0005), "ttl": self.ttl(end)}
         return self.update(template, key, {**self.mine(own), **values})
+
+    def delete(self, key: RawItem, own: OwnClaim) -> Request:
+        """Return the request that ends our claim by deleting the row."""
+        return Request(self, "DeleteItem", self.requests.delete.fill(key, self.mine(own)))
 
     def hand_over(
         self, key: RawItem, before: OwnClaim | Claim, own: OwnClaim, values: dict[str, Any]
@@ -303,27 +296,6 @@ class Store:
         template = self.requests.hand_over(values)
         return self.update(template, key, {**values, **self.mine(before), "token": own.token})
 
-    def force(self, key: RawItem, seen: Claim, token: str, now: float) -> Request:
-        """Return the request that breaks the claim that was seen, and writes a token that no holder has."""
-        values = self.ending(now, seen.expires_at) | {"seen": seen.token, "token": token}
-        return self.update(self.requests.force, key, values)
-
-    def set_closed(self, key: RawItem, reason: str | None, token: str, now: float) -> Request:
-        """Return the request that closes a lock, or opens it without a reason. The token is for a row that does not exist."""
-        values = {"token": token, "seed": str(self.next_version(now)), "reason": reason}
-        values |= {"ttl": self.ttl(self._highest(now)), "kept": self.ttl(YEAR_10000)}
-        return self.update(self.requests.set_closed(closed=reason is not None), key, values)
-
-    def put_right(self, key: RawItem, seen: RawItem, token: str, now: float) -> Request:
-        """Return the request that makes a row with invalid lock attributes a free lock, if they are still as seen.
-
-        The fencing token grows if there was one to count from; otherwise it starts anew.
-        """
-        version = self.layout.version_above(seen) or self.next_version(now)
-        template, values = self.requests.put_right(seen)
-        values |= self.ending(now) | {"token": token, "new_version": str(version)}
-        return self.update(template, key, values)
-
     def transact(self, items: list[dict[str, Any]], options: Mapping[str, str]) -> Request:
         """Return the request that makes several writes, all or none of them."""
         for item in items:
@@ -331,36 +303,6 @@ class Store:
                 # Templates ask for it as single writes. An item of a transaction has no such parameter.
                 kwargs.pop("ReturnValues", None)
         return Request(self, "TransactWriteItems", {"TransactItems": items, **options})
-
-    def scan(
-        self,
-        start: RawItem | None = None,
-        limit: int | None = None,
-        hash_key: RawItem | None = None,
-    ) -> Request:
-        """Return the request that reads the rows that have something to list, such as a claim, from one page of the table.
-
-        Args:
-            start: The ``LastEvaluatedKey`` of the previous page; None for the first page.
-            limit: Number of rows to read at most, with or without a claim; None for as many as a page has.
-            hash_key: The hash key of the rows to read, by a Query; None for all rows.
-        """
-        names: dict[str, str] = {}
-        kwargs: dict[str, Any] = {
-            "TableName": self.connection.table_name,
-            "FilterExpression": self.layout.is_listed.serialize(names, {}),
-            "ConsistentRead": True,
-        }
-        for name, value in (hash_key or {}).items():
-            condition: Condition = Path([name]) == Value(value)
-            values = kwargs["ExpressionAttributeValues"] = {}
-            kwargs["KeyConditionExpression"] = condition.serialize(names, values)
-        kwargs["ExpressionAttributeNames"] = {short: name for name, short in names.items()}
-        if start is not None:
-            kwargs["ExclusiveStartKey"] = start
-        if limit is not None:
-            kwargs["Limit"] = limit
-        return Request(self, "Scan" if hash_key is None else "Query", kwargs)
 
 
 class _Numbers:

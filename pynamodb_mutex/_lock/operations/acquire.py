@@ -18,7 +18,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.contender import refuse_wait
-from pynamodb_mutex._lock.operations.effects import Deliver, Open, Wait, Wakeup
+from pynamodb_mutex._lock.operations.effects import Deliver, Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import Delivery, Log, contended, not_acquired
 from pynamodb_mutex._lock.operations.held import Held, HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import Turn
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.requests import Clause
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
@@ -166,6 +167,9 @@ class Acquisition(Attempt[HeldClaim]):
 
     _reads_first = False
     """Whether the first request is a consistent read in any case."""
+
+    _clause: Clause | None = None
+    """What this kind of acquisition adds to the acquiring write; None for nothing."""
 
     def __init__(
         self, contender: Contender, patience: float, whole: Acquisition | None = None
@@ -339,7 +343,7 @@ class Acquisition(Attempt[HeldClaim]):
         self.check_process()
         contender, shared = self.contender, self.shared
         if not contender.store.connection.is_open:
-            yield Open(contender.store)
+            yield Outside(contender.store.connection.open)
         seen = self.observed.claim is not None
         # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
         # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
@@ -460,7 +464,9 @@ class Acquisition(Attempt[HeldClaim]):
         if watched is not None and now < self.observed.matures():
             watched = None
         contender = self.contender
-        return contender.store.acquire(contender.options.row, own, values, now=now, watched=watched)
+        return contender.store.acquire(
+            contender.options.row, own, values, now=now, watched=watched, clause=self._clause
+        )
 
     def _see(self, answer: Answer) -> None:
         """Note what an answer shows of a row that does not carry our claim.

@@ -22,11 +22,14 @@ from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynamodb.models import Model
 
     from pynamodb_mutex._lock.dynamodb.store import Store
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.protocol.claim import Claim
 
 
 class Caller:
@@ -61,6 +64,7 @@ class Contender:
         is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
         on_lost: Functions to call with the lock's object when the lock is lost.
         on_danger: Those to call when it may soon be lost.
+        on_freed: Function to call, inside the monitor, with the row of the lock once that is free; None if there is none.
         owner: Label for people.
         key: What messages and signals call the lock: its key, with its range key if the caller gave one.
         row_name: Name of the lock's row among those of its table: see `lock_name`.
@@ -75,6 +79,7 @@ class Contender:
         "key",
         "lock",
         "on_danger",
+        "on_freed",
         "on_lost",
         "options",
         "owner",
@@ -125,6 +130,7 @@ class Contender:
         self.is_warned = False
         self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
         self.on_danger = (partial(options.on_danger, lock),) if options.on_danger else ()
+        self.on_freed: Callable[[Shared, Claim], object] | None = None
         self.owner = options.owner or caller.label
         self.key = options.key if options.range_key is None else options.name
         self.row_name = lock_name(options.model, options.key, options.row)

@@ -16,10 +16,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
-    from pynamodb_mutex._lock.dynamodb.store import Request, Store
-    from pynamodb_mutex._lock.operations.options import Hints
+    from pynamodb_mutex._lock.dynamodb.store import Request
 
     class Sleeper(Protocol):
         """A sleeping thread or task."""
@@ -38,26 +38,11 @@ class Send:
         self.request = request
 
 
-class Open:
-    """Make the client of a store's connection, which takes a tenth of a second.
+class Outside:
+    """Call a function outside the monitor, for it may take time. The operation gets what it returns."""
 
-    The client knows the endpoint, and so whether that endpoint's time is known already. An error while it is made is
-    not raised here, but by the request that follows.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-
-class Listen:
-    """Open the socket at which a process is called when a lock is released, unless it is open.
-
-    The operation gets the packed address and port at which others reach it; None if there are none.
-    """
-
-    def __init__(self, store: Store, hints: Hints) -> None:
-        self.store = store
-        self.hints = hints
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
 
 
 class Wakeup:
@@ -113,7 +98,7 @@ class Deliver:
     """Continue after the events so far were delivered. An interruption of a receiver is thrown in here."""
 
 
-Effect = Send | Open | Listen | Wait | Start | Deliver
+Effect = Send | Outside | Wait | Start | Deliver
 
 Operation = Generator[Effect, Any, R]
 """A generator that yields effects, and returns the operation's result."""

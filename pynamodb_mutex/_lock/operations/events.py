@@ -118,20 +118,14 @@ class Call:
         self.call = call
 
 
-class Hint:
-    """A datagram to a waiter. Nothing relies on it: one that is lost, late, doubled or forged costs a poll at most.
+class Do:
+    """A function to be called as soon as the monitor is left; it must neither raise nor take time."""
 
-    Attributes:
-        address: The address and the port.
-        text: The id of the waiter's entry, and a mark if it is only next.
-    """
-
-    def __init__(self, address: tuple[str, int], text: str) -> None:
-        self.address = address
-        self.text = text
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
 
 
-Event = LockEvent | Log | Call | Hint
+Event = LockEvent | Log | Call | Do
 
 
 def contended(contender: Contender, holder: Claim | None) -> LockEvent:

@@ -15,8 +15,8 @@ from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import ParamSpec, TypedDict
+    from collections.abc import Callable
+    from typing import ParamSpec
 
     from pynamodb.models import Model
     from typing_extensions import Self
@@ -24,87 +24,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
 
     P = ParamSpec("P")
-
-    class CommonOptions(TypedDict, total=False):
-        """The options of `Mutex.for_key` without the lock table and the functions to call."""
-
-        lease: float | timedelta
-        timeout: float | timedelta | None
-        auto_renew: bool
-        max_hold: float | None
-        owner: str | None
-        data: Any
-        poll: tuple[float, float]
-        reentrant: bool
-        delete_on_release: bool
-        fair: bool
-        hold_at_least: float | timedelta | None
-        danger: float | None
-        attributes: Mapping[str, Any] | None
-        must_exist: bool
-        hints: bool | Hints | None
-
-
-class Hints:
-    """Where a process is called when a lock is released for which it waits: see ``hints`` of `~pynamodb_mutex.Mutex.for_key`.
-
-    Args:
-        address: The IPv4 or IPv6 address at which other processes reach this one; None for that of its connection to
-            DynamoDB. If it is given, the process listens at all of its addresses.
-        port: The UDP port; 0 for any that is free.
-
-    Raises:
-        TypeError: For an address that is no str, or a port that is no int.
-        ValueError: For an address that is not that of one host, or a port that there is not.
-    """
-
-    __slots__ = ("address", "port")
-
-    def __init__(self, *, address: str | None = None, port: int = 0) -> None:
-        if address is not None:
-            import ipaddress  # noqa: PLC0415 - seldom needed
-
-            from pynamodb_mutex._fair.waiting_line import is_a_hosts  # noqa: PLC0415 - seldom needed
-
-            if not isinstance(address, str):
-                raise TypeError(f"address must be a str, not {shown(address)}")
-            if not is_a_hosts(ipaddress.ip_address(address)):
-                raise ValueError(f"{shown(address)} is not the address of one host")
-        if isinstance(port, bool) or not isinstance(port, int):
-            raise TypeError(f"port must be an int, not {shown(port)}")
-        if not 0 <= port < 2**16:
-            raise ValueError(f"port must be from 0 to 65535, not {port}")
-        self.address = address
-        self.port = port
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hints) and self.place == other.place
-
-    def __hash__(self) -> int:
-        return hash(self.place)
-
-    def __repr__(self) -> str:
-        return f"Hints(address={self.address!r}, port={self.port})"
-
-    @property
-    def place(self) -> tuple[str | None, int]:
-        """Address and port."""
-        return self.address, self.port
-
-
-def check_hints(hints: object, *, fair: bool) -> Hints | None:
-    """Return where a process is called; None if it is not.
-
-    Raises:
-        TypeError: For another type, or without ``fair``.
-    """
-    if hints is None or hints is False:
-        return None
-    if not fair:
-        raise TypeError("hints are for fair=True: only waiters in line can be called")
-    if hints is not True and not isinstance(hints, Hints):
-        raise TypeError(f"hints must be True, False or Hints(...), not {shown(hints)}")
-    return Hints() if hints is True else hints
 
 
 K = TypeVar("K")
@@ -137,14 +56,13 @@ class LockOptions(NamedTuple):
         poll: Shortest and longest wait between two polls, in seconds.
         reentrant: Whether the holding thread or task may acquire the lock again.
         delete_on_release: Whether the row is deleted at release.
-        fair: Whether the lock is acquired in the order of arrival.
+        fair: Whether the lock is acquired in the order of arrival, and where its waiters are called.
         hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
         on_danger: Called with the mutex when the lock may soon be lost; None for nothing.
         danger: Seconds left of the lease from which that is so; None for a third of the lease.
         attributes: Values of the lock table's own attributes to write with the claim, by name; None for none.
         must_exist: Whether the lock is acquired only if its row exists.
         range_key: The range key that the caller gave; None for none, or the default.
-        hints: Where a waiter is called when the lock is released; None if it is not.
     """
 
     key: str
@@ -160,14 +78,13 @@ class LockOptions(NamedTuple):
     poll: tuple[float, float]
     reentrant: bool
     delete_on_release: bool
-    fair: bool = False
+    fair: object = False
     hold_at_least: float | None = None
     on_danger: Callable[[Any], object] | None = None
     danger: float | None = None
     attributes: dict[str, Any] | None = None
     must_exist: bool = False
     range_key: Any = None
-    hints: Hints | None = None
 
     @property
     def name(self) -> str:
@@ -181,7 +98,7 @@ class LockOptions(NamedTuple):
             TypeError: For an option of a wrong type.
             ValueError: For a value that no lock can have.
         """
-        for name in ("auto_renew", "reentrant", "delete_on_release", "fair", "must_exist"):
+        for name in ("auto_renew", "reentrant", "delete_on_release", "must_exist"):
             check_bool(name, getattr(self, name))
         if self.must_exist and self.delete_on_release:
             raise TypeError("must_exist=True needs the row that delete_on_release=True deletes")

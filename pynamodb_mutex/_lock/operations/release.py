@@ -21,12 +21,11 @@ from pynamodb.constants import (
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
-from pynamodb_mutex._lock.dynamodb.keys import lock_name
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.retry import Attempts, once, retrying
 from pynamodb_mutex._lock.operations.states import Change
-from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Loss, OwnClaim
+from pynamodb_mutex._lock.protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import (
     is_mine,
@@ -41,13 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
-    from pynamodb_mutex._lock.dynamodb.keys import RawItem
-    from pynamodb_mutex._lock.dynamodb.store import Request, Store
+    from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import Held
     from pynamodb_mutex._lock.operations.local_queue import Turn
-    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.operations.shared import Queue
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 
@@ -106,14 +104,6 @@ def release(
     _note_released(endings, None)
     if lost is not None:
         raise lost
-
-
-def _call_first(shared: Shared, claim: Claim) -> None:
-    """Call the first in line at a lock that is free, as a row shows it."""
-    if claim.waiting:
-        from pynamodb_mutex._fair.hints import call_first  # noqa: PLC0415 - seldom needed
-
-        call_first(shared, claim.waiting)
 
 
 def _make_last(held: Held) -> None:
@@ -232,9 +222,11 @@ class Ending:
         claim, now = self.claim, self.claim.shared.now
         row, own, rest = claim.options.row, claim.own, self.keeps_until - now
         if rest > 0:
-            return claim.store.keep(row, own, {"token": self.kept_as, **self.data}, now, rest)
-        request = claim.store.release(row, own, now, delete=self._deletes, data=self.data)
-        if claim.options.hints is not None and not self._deletes:
+            return claim.store.end(row, own, {"token": self.kept_as, **self.data}, now, rest)
+        if self._deletes:
+            return claim.store.delete(row, own)
+        request = claim.store.end(row, own, self.data, now, 0.0)
+        if claim.contender.on_freed is not None:
             request.kwargs[RETURN_VALUES] = ALL_NEW  # shows who stands in line
         return request
 
@@ -272,8 +264,9 @@ class Ending:
         ):
             raise claim.lost_at_release(answer.claim)
         # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
-        if claim.options.hints is not None and answer.claim.expires_at is None:
-            _call_first(claim.shared, answer.claim)
+        on_freed = claim.contender.on_freed
+        if on_freed is not None and answer.claim.expires_at is None:
+            on_freed(claim.shared, answer.claim)
         return answer
 
     def _is_released(self, answer: Answer) -> bool:
@@ -419,96 +412,15 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         return
     values = store.ending(shared.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)
-    if contender.options.hints is not None:
+    if contender.on_freed is not None:
         request.kwargs[RETURN_VALUES] = ALL_NEW
     reply = yield from once(request)
     if isinstance(reply, Failure):
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))
         shared.emit(Log("warning", text, shown_values, contender.log_fields))
-    elif reply.applied and contender.options.hints is not None:
-        _call_first(shared, reply.claim)
-
-
-# -- closing and opening a key ----------------------------------------------------------------------
-
-
-def set_closed(shared: Shared, store: Store, row: RawItem, reason: str | None) -> Operation[None]:
-    """Close a lock for a reason, or open it without one; make its row if there is none.
-
-    Raises:
-        InvalidRowError: If the row is not a lock's.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
-    """
-    until = shared.now + RELEASE_PATIENCE
-    # Its answer shows the server time from which the fencing token of a new row counts: see `Store.next_version`.
-    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
-    seen.claim.check()
-    token = shared.new_token(store)
-    answer = yield from retrying(
-        shared, lambda: store.set_closed(row, reason, token, shared.now), until
-    )
-    answer.claim.check()
-
-
-# -- breaking a claim by force ---------------------------------------------------------------------
-
-
-def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[bool]:
-    """Break the claim that is in a row now, and no later one; return whether there was one.
-
-    Raises:
-        InvalidRowError: If the row is not a lock's.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
-    """
-    until = shared.now + RELEASE_PATIENCE
-    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
-    # a row with a fault shows no end either, but is to be put right
-    if seen.claim.fault is None and seen.claim.expires_at is None:
-        return False
-    return (yield from break_seen(shared, store, row, key, seen.item)) is None
-
-
-def break_seen(
-    shared: Shared, store: Store, row: RawItem, key: str, item: RawItem
-) -> Operation[Answer | None]:
-    """Break the claim that was seen in a row, however long ago, and no later one.
-
-    A row whose lock attributes cannot be right is made a tombstone, if these are still exactly as they were seen.
-
-    Args:
-        shared: What the locks of the process share.
-        store: Where the row is.
-        row: Its primary key.
-        key: The lock's key.
-        item: The row as it was seen.
-
-    Returns:
-        None if this broke the claim. Otherwise it had ended before, and the answer shows the row as it is now.
-
-    Raises:
-        InvalidRowError: If the row is not a lock's.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
-    """
-    seen = store.layout.claim(item)
-    broken_by = FORCED_MARK + shared.new_token(store)
-    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
-    # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
-    if getattr(store.model, "_of_runs", ()) or not store.layout.was_a_locks(item):
-        seen.check()
-
-    def build() -> Request:
-        if seen.fault is not None:
-            return store.put_right(row, item, broken_by, shared.now)
-        return store.force(row, seen, broken_by, shared.now)
-
-    answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
-    # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
-    if not answer.applied and answer.claim.token != broken_by:
-        return answer
-    note_broken(shared.queue(store, lock_name(store.model, key, row)), seen, answer.claim)
-    _call_first(shared, seen)
-    return None
+    elif reply.applied and contender.on_freed is not None:
+        contender.on_freed(shared, reply.claim)
 
 
 def note_broken(queue: Queue, seen: Claim, row: Claim) -> None:

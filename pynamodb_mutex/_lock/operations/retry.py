@@ -15,7 +15,7 @@ from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.effects import Send, Wait
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.protocol.messages import one_line
-from pynamodb_mutex._lock.protocol.schedule import SCAN_PATIENCE, Retries
+from pynamodb_mutex._lock.protocol.schedule import Retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,22 +148,3 @@ def learn_time(shared: Shared, store: Store, key: RawItem) -> Operation[None]:
     except PynamoDBException:
         if store.bounds is None:
             raise
-
-
-def page_of_claims(
-    shared: Shared, store: Store, start: RawItem | None, hash_key: RawItem | None
-) -> Operation[dict[str, Any]]:
-    """Read the rows that carry a claim from one page, and return DynamoDB's answer: see `Store.scan`.
-
-    Args:
-        shared: What the locks of the process share.
-        store: Where the rows are.
-        start: The end of the page before; None for the first page.
-        hash_key: The hash key of the rows; None for all rows of the table.
-
-    Raises:
-        PynamoDBException: If it cannot be read within SCAN_PATIENCE.
-    """
-    until = shared.now + SCAN_PATIENCE
-    answer = yield from retrying(shared, lambda: store.scan(start, hash_key=hash_key), until)
-    return answer.data

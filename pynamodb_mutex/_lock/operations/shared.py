@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._lock.dynamodb.store import Store
 from pynamodb_mutex._lock.operations.effects import Wakeup
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
             """Return the local time at which to handle it next; infinity for never again."""
 
 
+T = TypeVar("T")
+
 Queue = LocalQueue[Any, Any]
 
 
@@ -55,8 +57,7 @@ class Shared(ABC):
         stores: The store of each model that was used.
         server_times: What is known of each endpoint's time, by its URL.
         queues: The local queues in which somebody waits, or whose key somebody of this process holds.
-        called: The waiters that can be called, by the ids of their entries.
-        was_called: Whether a waiter of this process was called, and no release was found since then that was not announced.
+        at_fork: Functions to call in a forked child, which must not use what they close.
     """
 
     def __init__(
@@ -80,10 +81,16 @@ class Shared(ABC):
         self.stores: dict[type[Model], Store] = {}
         self.server_times: dict[str, ServerTime] = {}
         self.queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
-        self.called: dict[str, Any] = {}
-        self.was_called = False
+        self.at_fork: list[Callable[[], object]] = []
+        self._of_rooms: dict[Callable[[Any], Any], Any] = {}
         self._holders: dict[tuple[str, str], list[Any]] = {}
         self._notes_left = 0
+
+    def of(self, kind: Callable[[Any], T]) -> T:
+        """Return a room's state for this process, made when it is first asked for."""
+        found: T | None = self._of_rooms.get(kind)
+        # two threads that ask at once get the same
+        return self._of_rooms.setdefault(kind, kind(self)) if found is None else found
 
     @property
     def runner(self) -> tuple[int, bool]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._lock.operations.events import Call, Delivery, Hint, LockEvent, Log
+from pynamodb_mutex._lock.operations.events import Call, Delivery, Do, LockEvent, Log
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.runtime.threads import log
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from blinker import NamedSignal
     from pynamodb.models import Model
 
-    from pynamodb_mutex._fair.listener import Listener
     from pynamodb_mutex._lock.operations.events import Event, HeldClaim
     from pynamodb_mutex._lock.runtime.threads import Threads, Workers
 
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
         threads: Threads
         notifier: Workers
         reporter: Workers
-
-        @property
-        def listener(self) -> Listener: ...
 
 
 _log = logging.getLogger("pynamodb_mutex")
@@ -165,10 +161,10 @@ def deliver_aside(process: State, events: Sequence[Event]) -> None:
 
 
 def _report_at_once(process: State, events: Sequence[Event]) -> None:
-    """Call waiters of other processes, and start the threads on which losses are reported, and ``on_danger`` is called."""
+    """Make the calls that were asked for, and start the threads on which losses are reported, and ``on_danger`` is called."""
     for event in events:
-        if isinstance(event, Hint):
-            process.listener.send(event)
+        if isinstance(event, Do):
+            event.call()
         elif isinstance(event, Call):
             name = f"pynamodb-mutex-{event.name.replace('_', '-')}"
             process.threads.put(name, partial(_call, event))
@@ -180,7 +176,7 @@ def _report_at_once(process: State, events: Sequence[Event]) -> None:
 def _deliver_others(process: State, events: Sequence[Event]) -> None:
     """Write the log records of events, and report all but losses."""
     for event in events:
-        if isinstance(event, (Call, Hint)):
+        if isinstance(event, (Call, Do)):
             continue
         _log_record(event)
         if isinstance(event, Log):

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-    from pynamodb_mutex._fair.listener import Listener
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.effects import Effect, Operation
     from pynamodb_mutex._lock.operations.events import Event
@@ -89,21 +88,11 @@ class Process(Shared):
         self.task_workers = WorkersByEndpoint(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
         self.notifier = Workers(self.threads, "pynamodb-mutex-notifier", 1)
         self.reporter = Workers(self.threads, "pynamodb-mutex-log", 1)
-        self._listener: Listener | None = None
 
     @property
     def waits_for_threads(self) -> bool:
         """Whether something waits for a thread that the system refused."""
         return self.threads.refusing
-
-    @property
-    def listener(self) -> Listener:
-        """Where waiters of this process are called, and what calls others."""
-        if self._listener is None:
-            from pynamodb_mutex._fair.listener import Listener  # noqa: PLC0415 - seldom needed
-
-            self._listener = Listener(self, self.monitor, self.threads)
-        return self._listener
 
     def this_thread(self) -> int:
         """Return the number of the calling thread, which no other one has as long as it runs."""
@@ -194,8 +183,8 @@ def forget_everything() -> None:
     left, _process = _process, Process()
     # Lock objects of the parent still refer to the state that is left. By this flag their claims count as the parent's.
     left.inherited = True
-    if left._listener is not None:
-        left._listener.close()
+    for leave in left.at_fork:
+        leave()
     # Another thread of the parent may have been inside the monitor at the fork. It does not exist here and would never
     # leave: whoever asks a lock of the parent in the child would wait for ever. Or this thread forks inside a step.
     left.monitor, left._is_stepping = threading.RLock(), False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._lock.operations.effects import Listen, Open, Send, Start, Wait
+from pynamodb_mutex._lock.operations.effects import Outside, Send, Start, Wait
 from pynamodb_mutex._lock.operations.renew import renewal_loop
 from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex._lock.runtime.notifications import deliver, deliver_aside
@@ -65,7 +65,7 @@ class ThreadSleeper:
         local_clock().acquire(self._asleep, until)
 
 
-def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to bottom
+def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process,
     operation: Operation[R],
     sleeper: ThreadSleeper | None = None,
@@ -127,10 +127,8 @@ def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to b
             elif isinstance(effect, Wait):
                 sleeper = sleeper or ThreadSleeper()
                 _wait(effect, sleeper)
-            elif isinstance(effect, Open):
-                effect.store.connection.open()
-            elif isinstance(effect, Listen):
-                value = process.listener.address(effect)
+            elif isinstance(effect, Outside):
+                value = effect.call()
             elif isinstance(effect, Start):
                 failed = "a renewal failed"
                 call = partial(_run_logged, process, effect.operation, failed, renews=True)

@@ -12,7 +12,7 @@ from waits import LONG, until_async, until_cancelled
 from dev.faultproxy import delay_answer, deny
 from pynamodb_mutex import Loss, Mutex, MutexLostError, Semaphore
 from pynamodb_mutex._lock.operations import local_queue
-from pynamodb_mutex._lock.operations.effects import Open
+from pynamodb_mutex._lock.operations.effects import Outside
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
 
 
@@ -224,7 +224,7 @@ def test_no_client_of_boto_is_made_on_the_loops_thread(scene):
             AsyncSemaphore.for_key(scene.key, permits=2, **options),
         ]
         in_line = [acquiring(lock._lock, blocks=False) for lock in locks]
-        assert {type(driven.step()) for driven in in_line} == {Open}
+        assert {type(driven.step()) for driven in in_line} == {Outside}
         assert not store_for(fresh.here).connection.is_open
         for driven in in_line:
             driven.interrupt()

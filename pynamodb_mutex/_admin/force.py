@@ -1,0 +1,102 @@
+"""What people decide about a lock: its claim is broken by force, or its key is closed and opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pynamodb_mutex._admin import requests
+from pynamodb_mutex._lock.dynamodb.keys import lock_name
+from pynamodb_mutex._lock.operations.release import note_broken
+from pynamodb_mutex._lock.operations.retry import retrying
+from pynamodb_mutex._lock.protocol.claim import FORCED_MARK
+from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.store import Request, Store
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.shared import Shared
+
+# -- closing and opening a key ----------------------------------------------------------------------
+
+
+def set_closed(shared: Shared, store: Store, row: RawItem, reason: str | None) -> Operation[None]:
+    """Close a lock for a reason, or open it without one; make its row if there is none.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    until = shared.now + RELEASE_PATIENCE
+    # Its answer shows the server time from which the fencing token of a new row counts: see `Store.next_version`.
+    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    seen.claim.check()
+    token = shared.new_token(store)
+    answer = yield from retrying(
+        shared, lambda: requests.set_closed(store, row, reason, token, shared.now), until
+    )
+    answer.claim.check()
+
+
+# -- breaking a claim by force ---------------------------------------------------------------------
+
+
+def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[bool]:
+    """Break the claim that is in a row now, and no later one; return whether there was one.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    until = shared.now + RELEASE_PATIENCE
+    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    # a row with a fault shows no end either, but is to be put right
+    if seen.claim.fault is None and seen.claim.expires_at is None:
+        return False
+    return (yield from break_seen(shared, store, row, key, seen.item)) is None
+
+
+def break_seen(
+    shared: Shared, store: Store, row: RawItem, key: str, item: RawItem
+) -> Operation[Answer | None]:
+    """Break the claim that was seen in a row, however long ago, and no later one.
+
+    A row whose lock attributes cannot be right is made a tombstone, if these are still exactly as they were seen.
+
+    Args:
+        shared: What the locks of the process share.
+        store: Where the row is.
+        row: Its primary key.
+        key: The lock's key.
+        item: The row as it was seen.
+
+    Returns:
+        None if this broke the claim. Otherwise it had ended before, and the answer shows the row as it is now.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    seen = store.layout.claim(item)
+    broken_by = FORCED_MARK + shared.new_token(store)
+    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
+    # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
+    if getattr(store.model, "_of_runs", ()) or not store.layout.was_a_locks(item):
+        seen.check()
+
+    def build() -> Request:
+        if seen.fault is not None:
+            return requests.put_right(store, row, item, broken_by, shared.now)
+        return requests.force(store, row, seen, broken_by, shared.now)
+
+    answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
+    # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
+    if not answer.applied and answer.claim.token != broken_by:
+        return answer
+    note_broken(shared.queue(store, lock_name(store.model, key, row)), seen, answer.claim)
+    if seen.waiting:
+        from pynamodb_mutex._fair.listener import call_first  # noqa: PLC0415 - seldom needed
+
+        call_first(shared, seen)
+    return None

@@ -1,0 +1,109 @@
+"""The requests that people make about a lock: break its claim, put its row right, close and open it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import SetAction
+
+from pynamodb_mutex._lock.dynamodb.layout import CLAIM, slot
+from pynamodb_mutex._lock.dynamodb.requests import Lazy, Template, Templates, by_kind
+from pynamodb_mutex._lock.protocol.claim import HIGHEST_VERSION, YEAR_10000
+
+if TYPE_CHECKING:
+    from pynamodb.expressions.condition import Condition
+
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
+    from pynamodb_mutex._lock.dynamodb.store import Request, Store
+    from pynamodb_mutex._lock.protocol.claim import Claim
+
+
+class AdminTemplates(Templates):
+    """The templates of these requests."""
+
+    @Lazy
+    def force(self) -> Template:
+        """Break the claim that was seen, even if it has been renewed since, but no later holder's."""
+        layout = self._layout
+        condition = (layout.token == slot("S", "seen")) & layout.has_claim
+        actions = [
+            layout.token.set(slot("S", "token")),
+            SetAction(Path(layout.version), Path(layout.version) + Value({"N": "1"})),
+            *layout.ending(),
+        ]
+        return self._template(actions, condition)
+
+    def put_right(self, seen: RawItem) -> tuple[Template, dict[str, Any]]:
+        """Turn a row whose lock attributes are invalid into a tombstone, if they are still as they were seen.
+
+        Returns:
+            The template, and the values that were seen, for its condition.
+        """
+        layout = self._layout
+        attributes = layout.model.get_attributes()
+        prefix: str = getattr(layout.model, "_claim_prefix", "")
+        condition: Any = None
+        values: dict[str, Any] = {}
+        for name in CLAIM:
+            attribute = attributes[prefix + name]
+            path = Path(attribute)
+            same: Condition = path.does_not_exist()
+            for kind, value in seen.get(attribute.attr_name, {}).items():
+                # As slots: a value that was seen may itself begin like a slot.
+                values[f"seen {name}"] = value
+                same = path == slot(kind, f"seen {name}")
+            condition &= same  # PynamoDB's conditions take None for no condition
+        actions = [
+            layout.token.set(slot("S", "token")),
+            layout.version.set(slot("N", "new_version")),
+            *layout.ending(),
+            *layout.cleared(),
+        ]
+        return self._template(actions, condition), values
+
+    @by_kind
+    def set_closed(self, closed: bool) -> Template:
+        """Close or open a lock, whoever holds it. A row that does not exist is made as a tombstone."""
+        layout = self._layout
+        actions = [
+            SetAction(Path(layout.token), Path(layout.token) | slot("S", "token")),
+            SetAction(Path(layout.version), Path(layout.version) | slot("N", "seed")),
+        ]
+        kept, ttl = layout.kept_until, layout.ttl_attribute
+        if closed:
+            forever = slot("N", "kept")
+            actions += [layout.closed.set(slot("S", "reason")), kept.set(forever), ttl.set(forever)]
+        else:
+            # The TTL that it kept stays until the lock's next use: another one could be earlier than a holder's end.
+            actions += [layout.closed.remove(), kept.remove()]
+            if layout.dated():
+                actions += [ttl.set(Path(ttl) | slot("N", "ttl"))]
+        fit = Path(layout.token).is_type("S") & layout.version.exists()
+        return self._template(actions, ~layout.exists | fit)
+
+
+def force(store: Store, key: RawItem, seen: Claim, token: str, now: float) -> Request:
+    """Return the request that breaks the claim that was seen, and writes a token that no holder has."""
+    values = store.ending(now, seen.expires_at) | {"seen": seen.token, "token": token}
+    return store.update(store.of(AdminTemplates).force, key, values)
+
+
+def put_right(store: Store, key: RawItem, seen: RawItem, token: str, now: float) -> Request:
+    """Return the request that makes a row with invalid lock attributes a free lock, if they are still as seen.
+
+    The fencing token grows if there was one to count from; otherwise it starts anew.
+    """
+    stored = Decimal(seen.get(store.layout.version.attr_name, {}).get("N", "-1"))
+    version = int(stored) + 1 if 0 <= stored < HIGHEST_VERSION else store.next_version(now)
+    template, values = store.of(AdminTemplates).put_right(seen)
+    values |= store.ending(now) | {"token": token, "new_version": str(version)}
+    return store.update(template, key, values)
+
+
+def set_closed(store: Store, key: RawItem, reason: str | None, token: str, now: float) -> Request:
+    """Return the request that closes a lock, or opens it without a reason. The token is for a row that does not exist."""
+    values = {"token": token, "seed": str(store.next_version(now)), "reason": reason}
+    values |= {"ttl": store.ttl(store.highest(now)), "kept": store.ttl(YEAR_10000)}
+    return store.update(store.of(AdminTemplates).set_closed[reason is not None], key, values)

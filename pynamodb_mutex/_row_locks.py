@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from pynamodb.models import Model
 
 from pynamodb_mutex._lock.dynamodb.keys import row_name
-from pynamodb_mutex._lock.handles import LockGroup
 from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import run
-from pynamodb_mutex._several.acquire import read_rows
+from pynamodb_mutex._several.acquire_all import read_rows
+from pynamodb_mutex._several.handles import LockGroup
 from pynamodb_mutex._writes.row_write import key_of, same
 from pynamodb_mutex._writes.transact_write import GuardedTransactWrite
 from pynamodb_mutex.mutex import Mutex
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from pynamodb_mutex._attach.attach import Ticket
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+    from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex._lock.operations.options import LockOptions
+    from pynamodb_mutex._lock.operations.planning import Held
     from pynamodb_mutex.mutex import Options
 
 M = TypeVar("M", bound=Model)

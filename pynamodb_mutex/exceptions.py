@@ -1,17 +1,17 @@
-"""The library's exceptions, all below `MutexError`, and the words for a lock's holder in their messages.
+"""The library's exceptions, all below `MutexError`, and why a lock was lost.
 
 Failures of DynamoDB itself, such as a missing table or a denied request, raise PynamoDB's own exceptions.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from typing import Any
+import enum
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._lock.protocol.claim import Loss
-from pynamodb_mutex._lock.protocol.messages import shown_owner
+if TYPE_CHECKING:
+    from datetime import datetime
 
 __all__ = [
     "InvalidKeyError",
@@ -30,6 +30,21 @@ __all__ = [
     "ResultUnavailableError",
     "RowLockedError",
 ]
+
+
+class Loss(enum.Enum):
+    """Why a lock was lost."""
+
+    EXPIRED = "its lease ended before it was renewed"
+    TAKEN = "another holder has taken it, perhaps after its claim was broken by force"
+    FORCED = "its claim was broken by force"
+    DELETED = "its row was deleted or overwritten"
+    UNREACHABLE = "its renewals failed, or had no answer, until its lease ended"
+
+    @property
+    def can_be_won_back(self) -> bool:
+        """Whether a renewal may win the lock back: only the clock has shown the loss, no row."""
+        return self in (Loss.EXPIRED, Loss.UNREACHABLE)
 
 
 def _rebuild(kind: type[MutexError], args: tuple[Any, ...], state: dict[str, Any]) -> MutexError:
@@ -71,19 +86,6 @@ class MutexError(PynamoDBException):
         # The default would call __init__ with the message alone. The cause is left out: it may refer to a socket, which
         # cannot be pickled.
         return _rebuild, (type(self), self.args, {**self.__dict__, "cause": None})
-
-
-def describe_holder(owner: str | None, expires_at: float | None) -> str:
-    """Describe the holder of a lock and the end of its claim, for a message."""
-    if expires_at is None:
-        return "its holder is not known"
-    try:
-        end = datetime.fromtimestamp(expires_at, tz=timezone.utc).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        end = f"{expires_at} s"  # another program wrote the row, and this is no date
-    if owner is None:
-        return f"released, and kept until {end} (DynamoDB's time) by hold_at_least"
-    return f"held by {shown_owner(owner)} until {end} (DynamoDB's time) unless renewed"
 
 
 def add_note(error: BaseException, text: str) -> None:

@@ -2,7 +2,7 @@
 
 `Mutex.for_keys` makes a `MutexGroup`, `RowLockMixin.locked_all` a `RowLocks`, `Mutex.any_of` an `AnyOf`. All but
 `Semaphore` are defined elsewhere, in `mutex` and `_row_locks`, and only exported here. How they are acquired is in
-`pynamodb_mutex._several.acquire`.
+`pynamodb_mutex._several`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from weakref import ref
 
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._lock.dynamodb.layout import serialize_attributes, serialize_data
-from pynamodb_mutex._lock.handles import HandleOfOne, Lock, LockGroup, timeout_error
+from pynamodb_mutex._lock.handles import HandleOfOne, Lock, timeout_error
 from pynamodb_mutex._lock.operations.acquire import Acquisition
 from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.options import (
@@ -34,6 +34,7 @@ from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._several.handles import LockGroup
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexError,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._several.acquire import AcquisitionOfAny, ContenderForAny
+    from pynamodb_mutex._several.acquire_any import AcquisitionOfAny, ContenderForAny
 
     class CommonOptions(TypedDict, total=False):
         """The options of `Mutex.for_key` without the lock table and the functions to call."""
@@ -794,7 +795,7 @@ class AnyOf(Mutex):
         return tuple(each.name for each in self._alternatives)
 
     def _asking(self) -> Operation[bool]:
-        from pynamodb_mutex._several.acquire import are_held  # noqa: PLC0415 - as above
+        from pynamodb_mutex._several.acquire_all import are_held  # noqa: PLC0415 - as above
 
         process = current_process()
         store = process.store(self._options.model)
@@ -816,7 +817,7 @@ class AnyOf(Mutex):
         return made(type(self), self._options, self._alternatives)
 
     def _contender(self, who: Caller, *, blocks: bool) -> ContenderForAny:
-        from pynamodb_mutex._several.acquire import (  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._several.acquire_any import (  # noqa: PLC0415 - seldom needed
             ContenderForAny,
         )
 
@@ -827,7 +828,7 @@ class AnyOf(Mutex):
         )
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:
-        from pynamodb_mutex._several.acquire import (  # noqa: PLC0415 - as above
+        from pynamodb_mutex._several.acquire_any import (  # noqa: PLC0415 - as above
             AcquisitionOfAny,
         )
 

@@ -434,7 +434,10 @@ class Run(HandleOfOne):
 
         record = Record(self._undone("transaction"), self._terms.encoded(result))
         self._recordings.append(record.guard)
-        return transact_write.RecordingTransactWrite(record)
+        transaction = transact_write.GuardedTransactWrite([record.guard.claim])
+        record.guard.in_transaction = True
+        transaction._own = [record]
+        return transaction
 
 
 class Once(Made):

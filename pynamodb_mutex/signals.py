@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pynamodb.signals import signals_available
 
-from pynamodb_mutex._lock.protocol.claim import Loss
 from pynamodb_mutex._lock.runtime.notifications import SIGNALS
+from pynamodb_mutex.exceptions import Loss
 
 if TYPE_CHECKING:
     from blinker import NamedSignal

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from pynamodb_mutex._lock.operations.held import Held
+    from pynamodb_mutex._lock.operations.planning import Held
     from pynamodb_mutex._lock.runtime.process import Process
 
 MOST_THREADS = 16

@@ -22,13 +22,14 @@ from pynamodb_mutex._lock.operations.release import disown, leave
 from pynamodb_mutex._lock.operations.renew import renew_quietly
 from pynamodb_mutex._lock.operations.retry import once
 from pynamodb_mutex._lock.operations.states import State
-from pynamodb_mutex._lock.protocol.claim import Loss, OwnClaim, date_of
+from pynamodb_mutex._lock.protocol.claim import OwnClaim, date_of
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import is_mine, loss_of
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
 from pynamodb_mutex._writes.guarded_write import end_turn_to_write, turn_to_write
 from pynamodb_mutex.exceptions import (
     InvalidTicketError,
+    Loss,
     MutexAlreadyHeldError,
     MutexError,
     MutexLostError,
@@ -247,7 +248,7 @@ def _check_detachable(claim: HeldClaim) -> None:
     if claim.belief.state is State.IN_DOUBT:
         msg = f"detach: {shown(key)} may have been released by a write of unknown outcome"
         raise MutexNotHeldError(msg, key=key)
-    if claim.together.is_group:
+    if claim.group is not None:
         msg = f"detach: {shown(key)} was taken together with others, and is lost with them"
         raise MutexError(msg, key=key)
 

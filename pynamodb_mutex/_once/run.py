@@ -27,7 +27,7 @@ from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.events import LockEvent
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
-from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, Loss, date_of, made_at
+from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, date_of, made_at
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
@@ -35,6 +35,7 @@ from pynamodb_mutex._once.rows import Begin
 from pynamodb_mutex._writes.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._writes.row_write import GuardOnly
 from pynamodb_mutex.exceptions import (
+    Loss,
     MutexAlreadyHeldError,
     MutexError,
     MutexNotHeldError,
@@ -73,6 +74,9 @@ class RunContender(Contender):
     __slots__ = ()
 
     is_run = True
+
+    def next_holder(self, claim: HeldClaim) -> None:
+        """Return None: whoever waits begins a run of its own, for the row says whose payload this one had."""
 
 
 class SettledError(Exception):

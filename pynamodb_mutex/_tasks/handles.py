@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.held import Held
-    from pynamodb_mutex._lock.protocol.claim import Loss
-    from pynamodb_mutex.exceptions import MutexNotHeldError
+    from pynamodb_mutex._lock.operations.planning import Held
+    from pynamodb_mutex.exceptions import Loss, MutexNotHeldError
 
     P = ParamSpec("P")
 

@@ -45,6 +45,28 @@ if TYPE_CHECKING:
             """Return what a row shows about a write that was refused; raise if that is final."""
 
 
+def check_guardable(claim: HeldClaim, what: str) -> None:
+    """Raise unless the claim is held, and can guard a write.
+
+    With ``delete_on_release`` it cannot, because the release deletes the claim and the number of the last guarded
+    write together with the row. A late copy of the acquire then finds no row and makes the same claim again (same
+    token, same version, no write counted yet), and a late copy of the guarded write finds every condition
+    satisfied and is applied a second time.
+
+    Raises:
+        MutexNotHeldError: If it is not held here; MutexLostError if it was lost.
+        MutexError: With ``delete_on_release``.
+    """
+    claim.check(what)
+    if claim.options.delete_on_release:
+        msg = (
+            f"{what}: the lock {shown(claim.key)} cannot guard writes, for it is used with delete_on_release: "
+            "once its row is deleted, late copies of requests could apply a write again; "
+            "leave out delete_on_release"
+        )
+        raise MutexError(msg, key=claim.key)
+
+
 class Guard:
     """The guard that one claim puts on a write.
 
@@ -81,8 +103,8 @@ class Guard:
         return self.carries and not self.ends
 
     def check(self, what: str) -> None:
-        """Raise unless the claim can guard a write now: see `HeldClaim.check_guardable`; ``what`` names the call."""
-        self.claim.check_guardable(what)
+        """Raise unless the claim can guard a write now: see `check_guardable`; ``what`` names the call."""
+        check_guardable(self.claim, what)
 
     def values(self) -> dict[str, Any]:
         """Return the serialised values of an attempt that is about to be sent."""
@@ -170,7 +192,7 @@ class Guard:
             claim.extend(renewal)
             together = claim.together
             claim.emit_renewed()
-            if not together.is_group:
+            if claim.group is None:
                 # this write has renewed one claim of a group alone: the others are due when they were
                 together.failure = None
                 together.plan_renewal(renewal.sent, together.ends)

@@ -36,11 +36,11 @@ from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
 )
 from pynamodb_mutex._lock.operations.retry import learn_time
 from pynamodb_mutex._lock.protocol.claim import TICK, date_of
-from pynamodb_mutex._lock.protocol.messages import shown
+from pynamodb_mutex._lock.protocol.messages import describe_holder, shown
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._writes.guarded_write import Guard
 from pynamodb_mutex._writes.requests import WriteTemplates, carried, counted, guarding, tombstone
-from pynamodb_mutex.exceptions import RowLockedError, describe_holder
+from pynamodb_mutex.exceptions import RowLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,6 +15,7 @@ from pynamodb.transactions import TransactWrite
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import replace_commit, update_local_versions
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._writes.guarded_write import check_guardable
 from pynamodb_mutex._writes.row_write import GuardOnly
 from pynamodb_mutex._writes.transaction import commit, refuse_other_connection
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._once.run import Record
 
 
 def _commit(transaction: TransactWrite) -> Any:
@@ -80,16 +80,6 @@ class GuardedTransactWrite(TransactWrite):
         return answer
 
 
-class RecordingTransactWrite(GuardedTransactWrite):
-    """A PynamoDB TransactWrite that records the result of a run of `once` together with its writes: both, or neither."""
-
-    def __init__(self, record: Record) -> None:
-        """Check the run, and begin the transaction."""
-        super().__init__([record.guard.claim])
-        record.guard.in_transaction = True
-        self._own = [record]
-
-
 def _checking(claims: Sequence[HeldClaim]) -> Operation[None]:
     """Raise unless the claims can guard a write.
 
@@ -97,6 +87,6 @@ def _checking(claims: Sequence[HeldClaim]) -> Operation[None]:
     claim's state.
     """
     for claim in claims:
-        claim.check_guardable("transaction")
+        check_guardable(claim, "transaction")
     return
     yield  # an operation without an effect

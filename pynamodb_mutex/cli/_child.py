@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pynamodb_mutex._lock.protocol.claim import Loss
 from pynamodb_mutex._lock.protocol.messages import escaped
 from pynamodb_mutex._lock.runtime.clock import local_clock
+from pynamodb_mutex.exceptions import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

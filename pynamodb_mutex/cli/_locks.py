@@ -28,7 +28,7 @@ from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import run
 from pynamodb_mutex._once.run import state_of
-from pynamodb_mutex._several.acquire import read_rows
+from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
 from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError

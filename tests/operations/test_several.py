@@ -13,7 +13,8 @@ from waits import until
 
 from dev.faultproxy import deny
 from pynamodb_mutex import Loss, Mutex, MutexLostError
-from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.runtime.process import current_process
 
 

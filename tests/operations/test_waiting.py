@@ -22,8 +22,9 @@ from waits import until
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._lock.dynamodb.store import Store
 from pynamodb_mutex._lock.operations.effects import Send, Wakeup
-from pynamodb_mutex._lock.operations.held import Held, HeldClaim
+from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import LocalQueue, Turn
+from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
 from pynamodb_mutex._lock.runtime.process import current_process, forget_everything

@@ -62,7 +62,7 @@ def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_pu
     assert {name.partition(".")[0] for name in set(loaded) - own} <= allowed - {"asyncio"}
     assert "pynamodb_mutex.mutex" in own
     for seldom in (
-        *("_several.acquire", "_attach.attach", "_writes.guarded_write"),
+        *("_several.acquire_all", "_attach.attach", "_writes.guarded_write"),
         *("_writes.row_write", "_writes.transaction", "_tasks.run_in_task"),
         *("_synchronized", "aio", "groups", "receivers", "rows", "signals", "testing"),
         *("_called_once", "_once.run", "runs"),

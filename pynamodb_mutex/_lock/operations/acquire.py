@@ -20,8 +20,9 @@ from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.contender import refuse_wait
 from pynamodb_mutex._lock.operations.effects import Deliver, Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._lock.operations.held import Held, HeldClaim
-from pynamodb_mutex._lock.operations.local_queue import Turn
+from pynamodb_mutex._lock.operations.hand_over import WaitingTurn
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.release import disown, note_broken, release
 from pynamodb_mutex._lock.operations.renew import renew
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
@@ -231,7 +232,7 @@ class Acquisition(Attempt[HeldClaim]):
         """
         queue, now = self.contender.queue, self.shared.now
         local = queue.holder
-        turn: Turn[HeldClaim, Contender] = Turn(queue, self.contender, Wakeup())
+        turn = WaitingTurn(queue, self.contender, Wakeup())
         self._undo.append(partial(_undo_turn, turn))
         # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
         turn.enter(now, polls_first=local is None or not local.held_at(now))
@@ -249,7 +250,7 @@ class Acquisition(Attempt[HeldClaim]):
         yield from take_back(granted)
         return claim
 
-    def _wait(self, turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
+    def _wait(self, turn: WaitingTurn) -> Operation[HeldClaim | None]:
         """Poll and wait until the lock is acquired; return None if it was handed over, or at the deadline."""
         shared, poll, queue = self.shared, self.contender.options.poll, turn.queue
         self._check_wait(turn)
@@ -280,7 +281,7 @@ class Acquisition(Attempt[HeldClaim]):
             until = turn.waits_until(shared.now, poll, self._deadline, end, shared.uniform)
             yield Wait(until, turn.wakeup)
 
-    def _report_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
+    def _report_wait(self, turn: WaitingTurn) -> None:
         """Emit ``contended`` once it is known that the lock is held; refuse a wait that cannot end."""
         if self._deadline == math.inf:
             # Again in each round: when this wait began, a task of the event loop that it blocks may have had its
@@ -290,7 +291,7 @@ class Acquisition(Attempt[HeldClaim]):
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
 
-    def _check_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
+    def _check_wait(self, turn: WaitingTurn) -> None:
         """Refuse a wait that keeps the holder, or a waiter ahead in the queue, from ever going on.
 
         Raises:
@@ -562,7 +563,7 @@ def take_back(claim: HeldClaim) -> Operation[None]:
     yield from disown(claim.contender, claim.own)
 
 
-def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
+def _leave_line(turn: WaitingTurn) -> Operation[HeldClaim | None]:
     """Leave the local queue; return the lock if it was handed over."""
     # If a hand-over to this turn is under way, wait for its outcome. Also after the deadline: the write may have been
     # applied, and the claim is ours then. Not in a child that a signal handler forks meanwhile, and that is to end: the
@@ -572,7 +573,7 @@ def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]
     return turn.leave()
 
 
-def _undo_turn(turn: Turn[HeldClaim, Contender]) -> Operation[None]:
+def _undo_turn(turn: WaitingTurn) -> Operation[None]:
     """Leave the local queue, and take back what was handed over. A turn that stays would keep all behind it waiting.
 
     This does not wait for a hand-over that is under way: the thread that hands over finds the turn gone, and releases.

@@ -17,7 +17,6 @@ from weakref import ref
 from pynamodb_mutex._lock.dynamodb.keys import lock_name
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.operations.events import Log
-from pynamodb_mutex._lock.operations.local_queue import LocalQueue
 from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
@@ -72,7 +71,6 @@ class Contender:
 
     __slots__ = (
         "_initial",
-        "_waits_for",
         "blocks",
         "caller",
         "is_warned",
@@ -93,7 +91,7 @@ class Contender:
     is_run = False
     """Whether it asks for a run of `once`.
 
-    That is not handed over, and `release_all` does not release it: its work may be done already.
+    `release_all` does not release it: its work may be done already.
     """
 
     def __init__(
@@ -105,7 +103,6 @@ class Contender:
         *,
         lock: object,
         blocks: bool = True,
-        waits_for: frozenset[str] | None = None,
     ) -> None:
         """Make a contender.
 
@@ -116,7 +113,6 @@ class Contender:
             caller: The thread or task that asks for the lock.
             lock: The object by which it does so.
             blocks: Whether a wait blocks the caller's thread.
-            waits_for: The names of the rows any of which would do; None if it is one row.
         """
         self.shared = shared
         self.store = store
@@ -134,7 +130,6 @@ class Contender:
         self.owner = options.owner or caller.label
         self.key = options.key if options.range_key is None else options.name
         self.row_name = lock_name(options.model, options.key, options.row)
-        self._waits_for = waits_for
         # Now, and not while a request is built: the defaults of a subclass's attributes may be the user's functions,
         # and a request is built inside the monitor.
         self._initial = store.layout.initial_values(options.key, options.attributes)
@@ -147,9 +142,7 @@ class Contender:
     @property
     def queue(self) -> Queue:
         """The local queue in which this contender waits, and whose next waiter gets the lock at its release."""
-        if self._waits_for is None:
-            return self.shared.queue(self.store, self.row_name)
-        return self.shared.queue(self.store, self._waits_for, QueueForAny)
+        return self.shared.queue(self.store, self.row_name)
 
     @property
     def key_queue(self) -> Queue:
@@ -160,6 +153,11 @@ class Contender:
     def log_fields(self) -> dict[str, Any]:
         """Fields of log records about this contender and its lock."""
         return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}
+
+    def next_holder(self, claim: Any) -> Any:
+        """Return the turn that takes the lock over from this contender's claim; None if that is to be released."""
+        shared = self.shared
+        return self.queue.next_in_line(claim, self.options.poll, shared.now, shared.uniform)
 
     def at(self, row_name: str) -> Contender:  # noqa: ARG002 - there is but one
         """Return the contender for the row that a local holder hands over; this one, unless several keys would do."""
@@ -222,26 +220,6 @@ class Contender:
         if self.options.must_exist:
             values["must_exist"] = True  # no slot: it chooses the template
         return values
-
-
-class QueueForAny(LocalQueue[Any, Contender]):
-    """Local waiters for one set of keys. Several of the keys can be held at once, so `holder` stays None.
-
-    The holder of a key is noted in the queue of that key, where those who want no other key wait.
-    """
-
-    __slots__ = ()
-
-    def acquired_by(self, claim: Any) -> None:
-        """Note that this process holds one of the keys now, by a claim."""
-        claim.contender.key_queue.acquired_by(claim)
-
-    def forget(self, claim: Any) -> bool:
-        """Forget a holder, and wake the waiters of its key; return whether this process now holds that key no more."""
-        queue = claim.contender.key_queue
-        was_the_holder: bool = queue.holder is claim
-        queue.released_by(claim)
-        return was_the_holder
 
 
 # -- waits that could never end --------------------------------------------------------------------

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._lock.operations.options import LockOptions
-    from pynamodb_mutex._lock.protocol.claim import Claim, Loss, OwnClaim
+    from pynamodb_mutex._lock.protocol.claim import Claim, OwnClaim
+    from pynamodb_mutex.exceptions import Loss
 
     class Contender(Protocol):
         """The part of a contender, who asks for a lock, that events need."""

@@ -1,40 +1,30 @@
-"""Releasing one claim or several, handing a lock over to the next waiter of this process, and breaking claims by force.
+"""Releasing a claim, or several that are held together.
 
 A release is conditional on the claim being ours, so it cannot end another holder's claim. What a refusal means, that
-an earlier attempt was applied or that the lock had been lost, is decided in `protocol.outcome`. Who is next in
-line is decided in `local_queue`; detaching a lock for another process is in `attach`.
+an earlier attempt was applied or that the lock had been lost, is decided in `protocol.outcome`. The next waiter of this
+process takes the lock over in `hand_over`.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pynamodb.constants import (
-    ALL_NEW,
-    CLIENT_REQUEST_TOKEN,
-    RETURN_VALUES,
-    TRANSACT_DELETE,
-    TRANSACT_UPDATE,
-)
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.constants import ALL_NEW, RETURN_VALUES
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.events import Log
-from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.retry import Attempts, once, retrying
 from pynamodb_mutex._lock.operations.states import Change
-from pynamodb_mutex._lock.protocol.claim import Loss, OwnClaim
+from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import (
     is_mine,
-    shows_acquisition,
     shows_release,
     was_lost_before_release,
 )
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
-from pynamodb_mutex.exceptions import MutexLostError
+from pynamodb_mutex.exceptions import Loss, MutexLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,8 +33,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.held import Held
-    from pynamodb_mutex._lock.operations.local_queue import Turn
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.operations.planning import Held
     from pynamodb_mutex._lock.operations.shared import Queue
     from pynamodb_mutex._lock.protocol.claim import Claim
 
@@ -53,8 +43,6 @@ def release(
     held: Held, *, keeps: bool = True, data: str | None = None, by: float | None = None
 ) -> Operation[None]:
     """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
-
-    Several are released by one transaction or, if that is refused, one by one.
 
     Args:
         held: What to release.
@@ -72,7 +60,7 @@ def release(
     if not claims:
         # another thread has released them since the caller checked, or a receiver of `acquired` has
         raise held.claims[0].not_held_error("release")
-    lost = _loss_before(held)
+    lost = held.loss_before_release()
     endings: list[Ending] = []
     runs_until = held.ends
     if by is not None:
@@ -88,11 +76,9 @@ def release(
     # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
     # raised from here on, `_note_released` withdraws it, by `leave_queue`.
     try:
-        if held.is_group:
-            is_ended = not endings or (lost is None and (yield from _send_together(endings)))
-        else:
-            hands_over = by is None
-            is_ended = not endings or (hands_over and (yield from _hand_over_to_next(endings[0])))
+        is_ended = not endings
+        if endings and lost is None:
+            is_ended = yield from held.end(endings, hands_over=by is None)
         for ending in [] if is_ended else endings:
             try:
                 yield from ending.send(ending.request)
@@ -113,29 +99,6 @@ def _make_last(held: Held) -> None:
     held.together.blocks += 1
     for claim in held.unreleased:
         claim.depth = 1
-
-
-def _loss_before(held: Held) -> MutexLostError | None:
-    """Return the loss of one of several claims, of which the others are to be released all the same; None for no loss.
-
-    Raises:
-        MutexLostError: If a claim that is held by itself had been lost.
-        MutexNotHeldError: If a claim is not held here.
-    """
-    try:
-        for claim in held.unreleased:
-            claim.check("release")
-    except MutexLostError as error:
-        if held.is_group:
-            # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
-            # waiting. They are released one by one, because the row that was lost would refuse a transaction.
-            return error
-        # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
-        # would release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may
-        # call this, and the holder's block must report the loss.
-        held.claims[0].depth = max(0, held.claims[0].depth - 1)
-        raise
-    return None
 
 
 def leave(claim: HeldClaim, what: str) -> bool:
@@ -272,131 +235,6 @@ class Ending:
     def _is_released(self, answer: Answer) -> bool:
         own, deletes = self.claim.own, self._deletes
         return answer.applied or shows_release(own, answer.claim, self.kept_as, deletes=deletes)
-
-
-def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
-    """Send the transaction that releases several claims; return whether it was applied."""
-    shared, store = endings[0].claim.shared, endings[0].claim.store
-    attempts = Attempts()
-
-    # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
-    # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim
-    # is released by itself. That is refused, too, and is no loss.
-    def build() -> Request:
-        items = []
-        for ending in endings:
-            request = ending.request()
-            kind = TRANSACT_DELETE if request.operation == "DeleteItem" else TRANSACT_UPDATE
-            items.append({kind: request.kwargs})
-        return store.transact(items, {CLIENT_REQUEST_TOKEN: shared.new_request_token()})
-
-    try:
-        answer = yield from retrying(
-            shared, build, endings[0].until, about=endings[0].claim, attempts=attempts
-        )
-    finally:
-        # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
-        # have been released by it.
-        for ending in endings:
-            first = min(ending.attempts.first_sent, attempts.first_sent)
-            ending.attempts.first_sent = first
-    return answer.applied
-
-
-def _hand_over_to_next(ending: Ending) -> Operation[bool]:
-    """Hand a lock over if somebody is next in line in this process; return whether our claim has ended."""
-    claim, shared = ending.claim, ending.claim.shared
-    if ending.keeps_until > shared.now or claim.contender.is_run:
-        # The waiters of this process wait as all others do. After a run that has failed each begins one of its own, for the
-        # row says whose payload that had.
-        return False
-    poll = claim.options.poll
-    turn = claim.contender.queue.next_in_line(claim, poll, shared.now, shared.uniform)
-    if turn is None:
-        return False
-    turn.given_by = shared.runner
-    return (yield from _hand_over(ending, turn))
-
-
-def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bool]:
-    """Hand a lock over to the next in line: one conditional write replaces our claim with one of that waiter.
-
-    Args:
-        ending: The ending of our claim.
-        turn: The waiter's turn, to whom the lock is promised.
-
-    Returns:
-        Whether our claim has ended. If not, it is still to be released: server time is not known well enough for a claim of
-        the next holder, or the request has failed and was surely not applied, for example because DynamoDB refuses the
-        values of the next holder.
-
-    Raises:
-        MutexLostError: If the lock had been lost.
-        PynamoDBException: If the request has failed, and may have been applied.
-    """
-    claim = ending.claim
-    shared, store = claim.shared, claim.store
-    contender = turn.contender.at(claim.contender.row_name)
-    if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
-        # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
-        # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when
-        # the claim is made: the next holder would be told of a loss, and another process could take the lock. So it is
-        # released, and the waiter's poll comes after an answer that shows the time.
-        return False
-    own = OwnClaim(shared.new_token(store), contender.options.lease)
-    # The next holder's lease counts from before the first attempt. That one may be applied and its answer lost; the
-    # end in the row is then the one that it proposed, however late the answer to a retry comes.
-    first_sent = shared.now
-
-    def build() -> Request:
-        end, lease = own.propose(shared.now, store.bounds, contender.options.lease)
-        # the next holder writes its own payload, if it has one
-        values = {**ending.data, **contender.values(lease, end)}
-        return store.hand_over(claim.options.row, claim.own, own, values)
-
-    granted = False
-    successor: HeldClaim | None = None
-    try:
-        # It is done also by a refusal, if an earlier attempt was applied. A refusal that shows our claim is no loss: the
-        # key was closed while somebody waited here, and nobody is to get it.
-        answer = yield from ending.send(
-            build,
-            lambda reply: shows_acquisition(own, reply.claim) or is_mine(claim.own, reply.claim),
-        )
-        if shows_acquisition(own, answer.claim):
-            successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
-            successor.change(Change.BEGIN)
-            # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
-            shared.note_holder(successor)
-            successor.start(first_sent)
-            granted = turn.grant(successor)
-            if granted:
-                ending.successor = successor
-            else:
-                # The waiter was interrupted while the request was under way, and has left the line. Nobody else would
-                # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
-                # the answer to the hand-over may be so late that the successor's lease has passed.
-                with suppress(PynamoDBException):
-                    yield from release(successor, keeps=False)
-    except BaseException as error:
-        is_failure = isinstance(error, PynamoDBException) and not isinstance(error, MutexLostError)
-        if is_failure and not ending.attempts.maybe_applied:
-            text = "%s not handed over to %s: %s"
-            values = (shown(claim.key), shown(contender.owner), one_line(error))
-            shared.emit(Log("warning", text, values, claim.log_fields))
-            return False
-        if ending.attempts.maybe_applied and turn.granted is None:
-            # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody
-            # knows: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
-            # lease, which may be an hour.
-            if successor is not None:
-                successor.forget()
-            yield from disown(contender, own)
-        raise
-    finally:
-        if not granted:
-            turn.end_promise()
-    return not is_mine(claim.own, answer.claim)
 
 
 def disown(contender: Contender, own: OwnClaim) -> Operation[None]:

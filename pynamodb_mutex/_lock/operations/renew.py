@@ -12,15 +12,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
-from pynamodb.exceptions import PynamoDBException, TransactWriteError, UpdateError
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.effects import Send, Start, Wait
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.operations.states import Change, State
-from pynamodb_mutex._lock.protocol import outcome
 from pynamodb_mutex._lock.protocol.claim import TOO_SHORT
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import Renewal
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.held import Held, HeldClaim, Proposal
+    from pynamodb_mutex._lock.operations.held import HeldClaim, Proposal
+    from pynamodb_mutex._lock.operations.planning import Held
     from pynamodb_mutex._lock.operations.shared import Shared
-    from pynamodb_mutex._lock.protocol.claim import Claim
 
 # -- renewal by the holder -------------------------------------------------------------------------
 
@@ -114,7 +112,7 @@ def renew_quietly(
             # Not lost, for nobody has been given it. But with each answer later than the lease, as of a process that
             # stands still at every request, it cannot be used either, and no row shows that another holds it.
             msg = f"{shown(claim.key)} was acquired, but DynamoDB's answers came after its lease had ended"
-            raise (TransactWriteError if held.is_group else UpdateError)(msg)
+            raise held.error_class(msg)
     return renewed, won_back
 
 
@@ -159,13 +157,7 @@ def _renew_once(
         PynamoDBException: If there was no answer that shows its outcome.
     """
     while True:
-        claims = held.unreleased
-        if held.is_group:
-            # A claim that a write under way releases is left out. If the write is applied first, its row would refuse
-            # the transaction, and the other claims would not be renewed; the answer to the write shows what became of
-            # that claim. One that is IN_DOUBT stays in: nothing else would renew it, and a row that refuses it shows
-            # that it was released. A single claim is renewed all the same: if the write is refused, it is still held.
-            claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
+        claims = held.to_renew()
         if not claims:
             return ()
         proposals: list[Proposal] = []
@@ -184,7 +176,7 @@ def _renew_once(
                 claim.propose_renewal(claim.lease if lease is None else lease)
                 for claim in claims  # noqa: B023 - built before the next round
             ]
-            return _request(held, claims, proposals)  # noqa: B023 - as above
+            return held.renewal(claims, proposals)  # noqa: B023 - as above
 
         if until is None:
             answer: Answer | Failure = yield Send(build())
@@ -193,71 +185,11 @@ def _renew_once(
         else:
             answer = yield from retrying(held.shared, build, until, about=claims[0])
         held.failure = None
-        renewal = _outcome(held, claims, proposals, answer)
+        renewal = held.note_renewal(claims, proposals, answer)
         if renewal is Renewal.APPLIED:
             return claims
         if renewal is not Renewal.AGAIN:
             return ()
-
-
-def _request(held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
-    updates = [
-        claim.store.update(claim.store.requests.renew, claim.options.row, proposal.values)
-        for claim, proposal in zip(claims, proposals, strict=True)
-    ]
-    if not held.is_group:
-        return updates[0]
-    items = [{TRANSACT_UPDATE: update.kwargs} for update in updates]
-    return claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: held.shared.new_request_token()})
-
-
-def _outcome(
-    held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal], answer: Answer
-) -> Renewal:
-    """Note the outcome of a renewal, and return it."""
-    if not held.is_group:
-        claim, proposal, row = claims[0], proposals[0], answer.claim
-        renewal = outcome.renewal(claim.own, proposal.end, row, applied=answer.applied)
-        if renewal is Renewal.APPLIED:
-            claim.extend(proposal)
-        elif renewal is Renewal.LOST:
-            _note_refusal(claim, row)
-        elif renewal is Renewal.AGAIN:
-            claim.own.saw(row.expires_at)
-        return renewal
-    shown_claims = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
-    renewals = {
-        at: outcome.renewal(claims[at].own, proposals[at].end, claim, applied=False)
-        for at, claim in shown_claims.items()
-    }
-    # An end that only this request proposed, in one of the rows, shows that a copy of the request was applied; and a
-    # transaction is applied as a whole.
-    if answer.applied or Renewal.APPLIED in renewals.values():
-        for claim, proposal in zip(claims, proposals, strict=True):
-            claim.extend(proposal)
-        return Renewal.APPLIED
-    for at, renewal in renewals.items():
-        if renewal is Renewal.LOST:
-            _note_refusal(claims[at], shown_claims[at])
-        else:
-            # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
-            # the claim of this row alone, while the claims of the others are not renewed yet.
-            claims[at].own.saw(shown_claims[at].expires_at)
-    return Renewal.LOST if held.is_over else Renewal.AGAIN
-
-
-def _note_refusal(claim: HeldClaim, row: Claim) -> None:
-    """Note what a row shows that refused a renewal, unless a write that releases the claim is under way.
-
-    That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
-    released, not lost. The answer to the write shows what became of the claim. If there will be none, this row does.
-    """
-    state = claim.belief.state
-    if state is State.ENDING and not outcome.was_lost_before_release(
-        claim.own, row, maybe_applied=True
-    ):
-        return
-    claim.note_gone(row, in_doubt=state is State.IN_DOUBT)
 
 
 def _emit_failed(held: Held, error: BaseException) -> None:
@@ -355,9 +287,6 @@ def _renew_and_plan(held: Held) -> Operation[None]:
         held.plan_after_failure(error)
         _emit_failed(held, error)
         return
-    if held.is_group and len(renewed) < len(held.unreleased):
-        held.plan_without_some(sent)
-    elif renewed:
-        held.plan_renewal(sent, held.ends)
+    held.plan_after_renewal(renewed, sent)
     for claim in renewed:
         claim.emit_renewed()

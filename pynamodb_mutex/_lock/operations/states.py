@@ -10,7 +10,8 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pynamodb_mutex._lock.protocol.claim import Claim, Loss
+    from pynamodb_mutex._lock.protocol.claim import Claim
+    from pynamodb_mutex.exceptions import Loss
 
 
 class State(enum.Enum):

@@ -8,7 +8,6 @@ released) is in `pynamodb_mutex._lock.operations.states`.
 
 from __future__ import annotations
 
-import enum
 import math
 import re
 from datetime import datetime, timezone
@@ -53,21 +52,6 @@ FORCED_MARK = "forced-"
 
 # a token made by `new_token`, or the same with FORCED_MARK; the group is the time of its making, in milliseconds
 _MADE = f"(?:{FORCED_MARK})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$"
-
-
-class Loss(enum.Enum):
-    """Why a lock was lost."""
-
-    EXPIRED = "its lease ended before it was renewed"
-    TAKEN = "another holder has taken it, perhaps after its claim was broken by force"
-    FORCED = "its claim was broken by force"
-    DELETED = "its row was deleted or overwritten"
-    UNREACHABLE = "its renewals failed, or had no answer, until its lease ended"
-
-    @property
-    def can_be_won_back(self) -> bool:
-        """Whether a renewal may win the lock back: only the clock has shown the loss, no row."""
-        return self in (Loss.EXPIRED, Loss.UNREACHABLE)
 
 
 def new_token(server_now: float | None, random_bits: str) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim
+from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Claim, OwnClaim
+from pynamodb_mutex.exceptions import Loss
 
 
 def shows_acquisition(own: OwnClaim, claim: Claim) -> bool:

@@ -14,7 +14,7 @@ from waits import until
 from dev.faultproxy import after, apply_then_500, drop_answer, no_date, throttle
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._several.acquire import AcquisitionOfAny
+from pynamodb_mutex._several.acquire_any import AcquisitionOfAny
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 QUICK = (0.02, 0.1)

@@ -1,8 +1,7 @@
-"""Acquire several locks at once, all or none of them, by one transaction; or one of several, whichever is free first.
+"""Acquire several locks at once, all or none of them, by one transaction.
 
-With all or none, nobody holds some locks while it waits for others: so there is no deadlock, in whatever order the
-keys are given. Once acquired, each lock is a claim like any other: `held.HeldGroup` keeps them together, `renew` renews
-and `release` releases them. One of several is acquired as in `acquire`, with a poll for all of them.
+Nobody holds some locks while it waits for others: so there is no deadlock, in whatever order the keys are given. Once
+acquired, each lock is a claim like any other; `group.HeldGroup` keeps them together.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._lock.dynamodb.keys import lock_name, row_name
+from pynamodb_mutex._lock.dynamodb.keys import row_name
 from pynamodb_mutex._lock.operations.acquire import (
-    Acquisition,
     Attempt,
     claim_in_the_way,
     closed_error,
@@ -24,16 +22,16 @@ from pynamodb_mutex._lock.operations.acquire import (
     raise_if_out_of_time,
     renew_if_short,
 )
-from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.effects import Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import contended
-from pynamodb_mutex._lock.operations.held import HeldClaim, HeldGroup
+from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.release import disown, release
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
 from pynamodb_mutex._lock.protocol.claim import Claim, ObservedClaim, OwnClaim
 from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.protocol.outcome import is_mine
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE, next_wait, poll_at_end
+from pynamodb_mutex._several.group import HeldGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,11 +41,11 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
-    from pynamodb_mutex._lock.operations.contender import Caller
+    from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.retry import Named
-    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.operations.shared import Shared
 
 
 def read_rows(
@@ -440,151 +438,3 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             # caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
             if self.shared.now < until:
                 yield from disown(member.contender, member.own)
-
-
-# -- whichever is free first -----------------------------------------------------------------------
-
-
-class ContenderForAny(Contender):
-    """A contender for any of several locks.
-
-    Attributes:
-        each: By name of its row, a contender of the same caller for that key.
-    """
-
-    __slots__ = ("each",)
-
-    def __init__(
-        self,
-        shared: Shared,
-        store: Store,
-        options: LockOptions,
-        alternatives: Sequence[LockOptions],
-        caller: Caller,
-        *,
-        lock: object,
-        blocks: bool = True,
-    ) -> None:
-        keys = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
-        super().__init__(shared, store, options, caller, lock=lock, blocks=blocks, waits_for=keys)
-        self.each: dict[str, Contender] = {}
-        for each in alternatives:
-            contender = Contender(
-                shared, store, each, caller, lock=lock, blocks=blocks, waits_for=keys
-            )
-            self.each[contender.row_name] = contender
-            for name in ("on_lost", "on_danger"):
-                # a Mutex among the keys has its own: ours are called as well
-                if getattr(each, name) != getattr(options, name):
-                    setattr(contender, name, getattr(contender, name) + getattr(self, name))
-
-    def at(self, row_name: str) -> Contender:
-        """Return the contender for the row that a local holder hands over."""
-        return self.each[row_name]
-
-    def stalled_holder(self, *, orphaned: bool = False) -> Any:
-        """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.
-
-        If one lock has no such holder, it may become free, and the wait can end.
-        """
-        stalled = [each.stalled_holder(orphaned=orphaned) for each in self.each.values()]
-        return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
-
-
-class AcquisitionOfAny(Acquisition):
-    """An attempt to acquire one of several locks, until a deadline."""
-
-    contender: ContenderForAny
-
-    def __init__(self, contender: ContenderForAny, patience: float) -> None:
-        super().__init__(contender, patience)
-        self._attempts = [Acquisition(each, patience, self) for each in contender.each.values()]
-        self._polled = False
-
-    def by_force(self) -> None:
-        """Refuse: it is not clear which claim to break.
-
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("force=True is for the lock of one key, not for any of several")
-
-    def begin(self) -> None:
-        """Start to count the patience, also in the attempts at the single locks."""
-        super().begin()
-        for attempt in self._attempts:
-            attempt.begin()
-
-    @property
-    def blocker(self) -> Acquisition:
-        """The attempt at the lock whose claim ends first, as far as the claims were seen."""
-        return min(self._attempts, key=lambda attempt: attempt.free_at)
-
-    @property
-    def holder(self) -> Claim | None:
-        """The claim on the lock that will be free first; None if none was seen."""
-        return self.blocker.holder
-
-    def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
-        return min(attempt.free_at for attempt in self._attempts)
-
-    def poll(self) -> Operation[HeldClaim | None]:
-        """Try once: acquire one of the locks that may be free, usually by one request.
-
-        The first poll begins with one of the locks, as `Acquisition.poll` does. If that is held, one request reads the
-        rows of the others, and each lock that seems free is tried. Later polls read all rows.
-
-        Returns:
-            The claim; None if others hold all of the locks.
-
-        Raises:
-            MutexClosedError: If all of the locks are closed.
-        """
-        claim = yield from self._poll()
-        seen = [each.observed.claim or Claim() for each in self._attempts]
-        if claim is None and all(each.closed is not None for each in seen):
-            raise self._closed(seen[0])
-        return claim
-
-    def _poll(self) -> Operation[HeldClaim | None]:
-        # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
-        attempts = self._shuffled()
-        # Not if somebody in this queue has seen that all are held: that write would probably be refused.
-        if not self._polled and self.contender.queue.in_the_way is None:
-            attempts.sort(key=self._is_held_here)  # first those that this process does not hold
-            first = attempts.pop(0)
-            claim = yield from first.poll()
-            if claim is not None or not attempts:
-                self._polled = True
-                return claim
-        self.check_process()
-        layout = self.contender.store.layout
-        rows = yield from read_rows(
-            self.shared,
-            self.contender.store,
-            [(each.contender.model, each.contender.options.row) for each in attempts],
-            self._deadline,
-            # The first read is consistent. A stale one could show a lock that was released already, and the caller
-            # would wait for a free key.
-            consistent=not self._polled,
-            about=self.contender,
-            attempts=self.requests,
-        )
-        received = self.shared.now
-        self._polled = True
-        for attempt, row in zip(attempts, rows, strict=True):
-            attempt.observed.see(layout.claim(row), received)
-        for attempt in attempts:
-            if received >= attempt.free_at:
-                claim = yield from attempt.take()
-                if claim is not None:
-                    return claim
-        return None
-
-    def _shuffled(self) -> list[Acquisition]:
-        uniform = self.shared.uniform
-        return sorted(self._attempts, key=lambda _: uniform(0, 1))
-
-    def _is_held_here(self, attempt: Acquisition) -> bool:
-        local = attempt.contender.key_queue.holder
-        return local is not None and local.held_at(self.shared.now)

@@ -1,0 +1,116 @@
+"""Handing a lock over to the next waiter of this process, in one request in place of release, poll and acquire.
+
+Whose turn is next is decided in `local_queue`; the holder's part is the release, in `release`, which asks the turn to take
+the lock over.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._lock.operations.contender import Contender
+from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.operations.local_queue import Turn
+from pynamodb_mutex._lock.operations.release import disown, release
+from pynamodb_mutex._lock.operations.states import Change
+from pynamodb_mutex._lock.protocol.claim import OwnClaim
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.protocol.outcome import is_mine, shows_acquisition
+from pynamodb_mutex.exceptions import MutexLostError
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.release import Ending
+
+
+class WaitingTurn(Turn[HeldClaim, Contender]):
+    """The place in line of a waiter to whom a holder of this process can hand the lock over."""
+
+    def take_over(self, ending: Ending) -> Operation[bool]:
+        """Take the lock over: one conditional write replaces the holder's claim with one of this waiter.
+
+        Args:
+            ending: The ending of the holder's claim, who has promised this turn the lock.
+
+        Returns:
+            Whether that claim has ended. If not, it is still to be released: server time is not known well enough for a
+            claim of the next holder, or the request has failed and was surely not applied, for example because DynamoDB
+            refuses the values of the next holder.
+
+        Raises:
+            MutexLostError: If the lock had been lost.
+            PynamoDBException: If the request has failed, and may have been applied.
+        """
+        self.given_by = ending.claim.shared.runner
+        claim = ending.claim
+        shared, store = claim.shared, claim.store
+        contender = self.contender.at(claim.contender.row_name)
+        if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
+            # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
+            # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when
+            # the claim is made: the next holder would be told of a loss, and another process could take the lock. So it is
+            # released, and the waiter's poll comes after an answer that shows the time.
+            return False
+        own = OwnClaim(shared.new_token(store), contender.options.lease)
+        # The next holder's lease counts from before the first attempt. That one may be applied and its answer lost; the
+        # end in the row is then the one that it proposed, however late the answer to a retry comes.
+        first_sent = shared.now
+
+        def build() -> Request:
+            end, lease = own.propose(shared.now, store.bounds, contender.options.lease)
+            # the next holder writes its own payload, if it has one
+            values = {**ending.data, **contender.values(lease, end)}
+            return store.hand_over(claim.options.row, claim.own, own, values)
+
+        granted = False
+        successor: HeldClaim | None = None
+        try:
+            # It is done also by a refusal, if an earlier attempt was applied. A refusal that shows our claim is no loss: the
+            # key was closed while somebody waited here, and nobody is to get it.
+            answer = yield from ending.send(
+                build,
+                lambda reply: (
+                    shows_acquisition(own, reply.claim) or is_mine(claim.own, reply.claim)
+                ),
+            )
+            if shows_acquisition(own, answer.claim):
+                successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
+                successor.change(Change.BEGIN)
+                # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
+                shared.note_holder(successor)
+                successor.start(first_sent)
+                granted = self.grant(successor)
+                if granted:
+                    ending.successor = successor
+                else:
+                    # The waiter was interrupted while the request was under way, and has left the line. Nobody else would
+                    # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
+                    # the answer to the hand-over may be so late that the successor's lease has passed.
+                    with suppress(PynamoDBException):
+                        yield from release(successor, keeps=False)
+        except BaseException as error:
+            is_failure = isinstance(error, PynamoDBException) and not isinstance(
+                error, MutexLostError
+            )
+            if is_failure and not ending.attempts.maybe_applied:
+                text = "%s not handed over to %s: %s"
+                values = (shown(claim.key), shown(contender.owner), one_line(error))
+                shared.emit(Log("warning", text, values, claim.log_fields))
+                return False
+            if ending.attempts.maybe_applied and self.granted is None:
+                # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody
+                # knows: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
+                # lease, which may be an hour.
+                if successor is not None:
+                    successor.forget()
+                yield from disown(contender, own)
+            raise
+        finally:
+            if not granted:
+                self.end_promise()
+        return not is_mine(claim.own, answer.claim)

@@ -1,0 +1,306 @@
+"""What is held as one, a claim or several that are held together: for how long, and when it is renewed.
+
+It sends nothing: the renewals that are planned here are sent by `renew`, and the release is in `release`. What makes one
+claim held or lost is in `acquired` and `held`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pynamodb_mutex._lock.operations.events import Call, Log
+from pynamodb_mutex._lock.protocol.messages import shown
+from pynamodb_mutex._lock.protocol.schedule import (
+    MOST_RENEWALS_UNDER_WAY,
+    NEVER,
+    plan_after_failure,
+    plan_after_sending,
+    plan_renewal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.exceptions import PynamoDBException
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.protocol.outcome import Renewal
+    from pynamodb_mutex.exceptions import Loss, MutexLostError
+
+    Claims = Sequence[Any]
+    """Claims, each a `held.HeldClaim`; that class is built on this module."""
+
+
+class Held(ABC):
+    """What is held, renewed and lost as one: a claim by itself, or a group of claims that are held together.
+
+    A loss of one is a loss of all that are not released, and a renewal renews all of those. When one is lost, the
+    rows of the others are not touched: their claims are released by the holder, or expire. Whoever works under them
+    may not know of the loss yet, and nobody else should begin meanwhile.
+
+    Attributes:
+        shared: State that the locks of the process share.
+        rows: The user's rows under the locks, by the lock object that entered; None if there are none.
+        blocks: Number of those that may go on after the release as if it were held: ``with`` blocks that began with it and
+            have not ended, each thread that runs on when the block of its task was cancelled, and a holder that does not
+            know that a write whose answer was lost, or `release_all`, has released the lock.
+        plan: Plan for the next renewal.
+        is_queued: Whether a renewal waits for a thread.
+        renewals_under_way: Number of renewals under way.
+        failure: What the last renewal failed with, without tracebacks; None if it was answered.
+        ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
+        in_danger: Whether it was reported that little is left of a lease, and no renewal has helped since.
+    """
+
+    __slots__ = (
+        "blocks",
+        "ended_by_max_hold",
+        "failure",
+        "in_danger",
+        "is_queued",
+        "plan",
+        "renewals_under_way",
+        "rows",
+        "shared",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.rows: dict[object, Any] | None = None
+        self.blocks = 0
+        self.plan = NEVER
+        self.is_queued = False
+        self.renewals_under_way = 0
+        self.failure: BaseException | None = None
+        self.ended_by_max_hold: float | None = None
+        self.in_danger = False
+
+    @property
+    def together(self) -> Held:
+        """What is held, renewed and lost as one with this: its group, or itself."""
+        return self
+
+    @property
+    @abstractmethod
+    def claims(self) -> Claims:
+        """All of the claims, including those that were released."""
+
+    # -- how it is renewed and released: one claim by requests of its own, several by transactions ---
+
+    error_class: type[PynamoDBException]
+    """PynamoDB's exception for a write of it."""
+
+    @abstractmethod
+    def to_renew(self) -> Claims:
+        """Return the claims that a renewal is to renew."""
+
+    @abstractmethod
+    def renewal(self, claims: Claims, proposals: Sequence[Any]) -> Request:
+        """Return the request that renews claims, given a proposal for each."""
+
+    @abstractmethod
+    def note_renewal(self, claims: Claims, proposals: Sequence[Any], answer: Answer) -> Renewal:
+        """Note the outcome of a renewal, and return it."""
+
+    @abstractmethod
+    def plan_after_renewal(self, renewed: Claims, sent: float) -> None:
+        """Plan the renewal after one that was sent at a local time, and has renewed some of the claims."""
+
+    @abstractmethod
+    def loss_before_release(self) -> MutexLostError | None:
+        """Return the loss of one of several claims, of which the others are to be released all the same; None for no loss.
+
+        Raises:
+            MutexLostError: If a claim that is held by itself had been lost.
+            MutexNotHeldError: If a claim is not held here.
+        """
+
+    @abstractmethod
+    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:
+        """End the claims by one request that is better than a release of each; return whether it was applied.
+
+        Args:
+            endings: The endings of the claims that are to be released.
+            hands_over: Whether the next waiter of this process may get the lock.
+        """
+
+    @property
+    def unreleased(self) -> Claims:
+        """Claims that are not released; first those in whose rows another claim was seen.
+
+        In that order an error names the key that was lost in the store, not one that was lost with it.
+        """
+        claims = [claim for claim in self.claims if not claim.is_released]
+        return sorted(claims, key=lambda claim: claim.belief.taker is None)
+
+    @property
+    def ends(self) -> float:
+        """Local time at which the first of the leases ends. Released claims count only if all are released."""
+        ends: float = min(claim.ends for claim in self.unreleased or self.claims)
+        return ends
+
+    @property
+    def danger_at(self) -> float:
+        """Local time from which too little is left of a lease; infinity if nobody is to be notified of that."""
+        return min((claim.danger_at for claim in self.unreleased), default=math.inf)
+
+    def held_at(self, now: float) -> bool:
+        """Return whether the holder may believe at a local time that it holds all of the locks."""
+        return all(claim.held_at(now) for claim in self.claims)
+
+    def stands_at(self, now: float) -> bool:
+        """Return whether all unreleased claims may still be in their rows: see `HeldClaim.stands_at`."""
+        claims = self.unreleased
+        return bool(claims) and all(claim.stands_at(now) for claim in claims)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of the locks was lost, all were released, or they are held by the parent of this fork."""
+        claims = self.unreleased
+        return not claims or any(claim.is_over for claim in claims)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all of the claims were released."""
+        return not self.unreleased
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the locks were lost; None if they were not."""
+        return next((loss for claim in self.claims if (loss := claim.loss) is not None), None)
+
+    @property
+    def why(self) -> str:
+        """Why the locks were lost, as text for messages; empty if they were not."""
+        return next((claim.why for claim in self.claims if claim.loss is not None), "")
+
+    @property
+    def lease(self) -> float:
+        """Shortest lease of the unreleased claims, in seconds; infinity if there are none."""
+        return min((claim.lease for claim in self.unreleased), default=math.inf)
+
+    @property
+    def held(self) -> bool:
+        """Whether the holder may believe now that it holds all of it."""
+        return self.held_at(self.shared.read_clock())
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the holder may still believe, by the local clock; 0 if it may not."""
+        now = self.shared.read_clock()
+        return max(0.0, self.ends - now) if self.held_at(now) else 0.0
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a renewal is unanswered: the last one failed, or one is under way."""
+        return self.failure is not None or self.renewals_under_way > 0
+
+    # -- schedule: inside the monitor ---------------------------------------------------------------
+
+    def start(self, sent: float) -> None:
+        """Schedule the renewals and, if somebody wants to be notified of it in time, the danger and the end of the lease.
+
+        Otherwise nothing is scheduled: the renewal loop need not run, and the next call notes the end.
+
+        Args:
+            sent: Local time before the request that acquired or renewed the claims was sent.
+        """
+        shared, ends = self.shared, self.ends
+        self.plan_renewal(sent, ends)
+        is_renewed = self.plan is not NEVER
+        # Of what is renewed, the danger comes after the renewal that is planned, and its time is found when that is due: to
+        # find it here would slow down each acquisition.
+        at = self.plan.at if is_renewed else self.danger_at
+        is_to_run = is_renewed or at < math.inf or shared.receivers["lost"]
+        if is_to_run or any(claim.contender.on_lost for claim in self.unreleased):
+            shared.schedule.add(self, min(ends, at))
+
+    def stop(self) -> None:
+        """Remove the claims from the schedule if they are over: lost, or all released."""
+        if self.is_over:
+            self.shared.schedule.remove(self)
+
+    def plan_renewal(self, sent: float, ends: float) -> None:
+        """Plan the next renewal, unless a claim is not to be renewed in the background.
+
+        Args:
+            sent: Local time before the request that acquired or renewed the claims was sent.
+            ends: Local time at which the first lease ends.
+        """
+        for claim in self.unreleased:
+            if not claim.options.auto_renew:
+                return
+        self.plan = plan_renewal(sent, ends)
+
+    def due(self) -> float:
+        """Return the local time of the next renewal or, if that comes first, of the danger or the end of the lease.
+
+        Infinity if there is nothing left to do.
+        """
+        if self.is_over:
+            return math.inf
+        # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
+        due = min(self.plan.due(self.ends), *(claim.expires for claim in self.unreleased))
+        return due if self.in_danger else min(due, self.danger_at)
+
+    def is_to_be_renewed(self) -> bool:
+        """Note the end of the lease, or the danger, if it has come; return whether the caller is to start a renewal now.
+
+        The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
+        due in time all the same.
+        """
+        shared = self.shared
+        now = shared.now
+        for claim in self.unreleased:
+            claim.note_end()
+        if self.is_over:
+            return False
+        if not self.in_danger and now >= self.danger_at:
+            self.in_danger = True
+            for claim in self.unreleased:
+                claim.emit("danger", remaining=self.ends - now)
+            self.call("on_danger", self.unreleased)
+        if now < self.plan.due(self.ends):
+            return False
+        for claim in self.unreleased:
+            if claim.is_over_max_hold(now):
+                max_hold = claim.options.max_hold
+                values = (shown(claim.key), max_hold)
+                text = "%s is held for more than %s s: not renewed"
+                shared.emit(Log("warning", text, values, claim.log_fields))
+                self.plan, self.ended_by_max_hold = NEVER, max_hold
+                return False
+        self.plan = plan_after_sending(now, self.ends, self.lease)
+        # If all workers hang, each due time would queue another renewal without the first condition. Without the
+        # second, an endpoint that does not answer would get another request in each third of a lease, and each would
+        # occupy a worker.
+        if self.is_queued or self.renewals_under_way >= MOST_RENEWALS_UNDER_WAY:
+            return False
+        self.is_queued = True
+        return True
+
+    def call(self, name: str, claims: Claims) -> None:
+        """Call the functions that were given by an option for some of the claims, each once."""
+        called: list[Any] = []
+        for claim in claims:
+            for call in getattr(claim.contender, name):
+                if call.func not in called:
+                    called.append(call.func)
+                    self.shared.emit(Call(name, claim, call))
+
+    def plan_after_failure(self, error: BaseException) -> None:
+        """Plan the renewal after one that failed: soon."""
+        shared = self.shared
+        self.failure = error
+        # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
+        # their variables refer to.
+        each: BaseException | None = error
+        while each is not None:
+            each.__traceback__ = None
+            each = each.__cause__ or each.__context__
+        self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)

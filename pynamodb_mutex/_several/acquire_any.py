@@ -1,0 +1,207 @@
+"""Acquire one of several locks, whichever is free first: as in `pynamodb_mutex._lock.operations.acquire`, with a poll for all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb_mutex._lock.dynamodb.keys import lock_name
+from pynamodb_mutex._lock.operations.acquire import Acquisition
+from pynamodb_mutex._lock.operations.contender import Contender
+from pynamodb_mutex._lock.operations.local_queue import LocalQueue
+from pynamodb_mutex._lock.protocol.claim import Claim
+from pynamodb_mutex._several.acquire_all import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb_mutex._lock.dynamodb.store import Store
+    from pynamodb_mutex._lock.operations.contender import Caller
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.operations.options import LockOptions
+    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+
+
+class QueueForAny(LocalQueue[Any, Contender]):
+    """Local waiters for one set of keys. Several of the keys can be held at once, so `holder` stays None.
+
+    The holder of a key is noted in the queue of that key, where those who want no other key wait.
+    """
+
+    __slots__ = ()
+
+    def acquired_by(self, claim: Any) -> None:
+        """Note that this process holds one of the keys now, by a claim."""
+        claim.contender.key_queue.acquired_by(claim)
+
+    def forget(self, claim: Any) -> bool:
+        """Forget a holder, and wake the waiters of its key; return whether this process now holds that key no more."""
+        queue = claim.contender.key_queue
+        was_the_holder: bool = queue.holder is claim
+        queue.released_by(claim)
+        return was_the_holder
+
+
+class ContenderForOne(Contender):
+    """A contender for one of the locks any of which would do."""
+
+    __slots__ = ("_any",)
+
+    def __init__(self, keys: frozenset[str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._any = keys
+
+    @property
+    def queue(self) -> Queue:
+        """The local queue of those who wait for the same set of keys."""
+        return self.shared.queue(self.store, self._any, QueueForAny)
+
+
+class ContenderForAny(Contender):
+    """A contender for any of several locks.
+
+    Attributes:
+        each: By name of its row, a contender of the same caller for that key.
+    """
+
+    __slots__ = ("_any", "each")
+
+    def __init__(
+        self,
+        shared: Shared,
+        store: Store,
+        options: LockOptions,
+        alternatives: Sequence[LockOptions],
+        caller: Caller,
+        *,
+        lock: object,
+        blocks: bool = True,
+    ) -> None:
+        super().__init__(shared, store, options, caller, lock=lock, blocks=blocks)
+        self._any = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
+        self.each: dict[str, Contender] = {}
+        for each in alternatives:
+            contender = ContenderForOne(
+                self._any, shared, store, each, caller, lock=lock, blocks=blocks
+            )
+            self.each[contender.row_name] = contender
+            for name in ("on_lost", "on_danger"):
+                # a Mutex among the keys has its own: ours are called as well
+                if getattr(each, name) != getattr(options, name):
+                    setattr(contender, name, getattr(contender, name) + getattr(self, name))
+
+    @property
+    def queue(self) -> Queue:
+        """The local queue of those who wait for the same set of keys."""
+        return self.shared.queue(self.store, self._any, QueueForAny)
+
+    def at(self, row_name: str) -> Contender:
+        """Return the contender for the row that a local holder hands over."""
+        return self.each[row_name]
+
+    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+        """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.
+
+        If one lock has no such holder, it may become free, and the wait can end.
+        """
+        stalled = [each.stalled_holder(orphaned=orphaned) for each in self.each.values()]
+        return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
+
+
+class AcquisitionOfAny(Acquisition):
+    """An attempt to acquire one of several locks, until a deadline."""
+
+    contender: ContenderForAny
+
+    def __init__(self, contender: ContenderForAny, patience: float) -> None:
+        super().__init__(contender, patience)
+        self._attempts = [Acquisition(each, patience, self) for each in contender.each.values()]
+        self._polled = False
+
+    def by_force(self) -> None:
+        """Refuse: it is not clear which claim to break.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("force=True is for the lock of one key, not for any of several")
+
+    def begin(self) -> None:
+        """Start to count the patience, also in the attempts at the single locks."""
+        super().begin()
+        for attempt in self._attempts:
+            attempt.begin()
+
+    @property
+    def blocker(self) -> Acquisition:
+        """The attempt at the lock whose claim ends first, as far as the claims were seen."""
+        return min(self._attempts, key=lambda attempt: attempt.free_at)
+
+    @property
+    def holder(self) -> Claim | None:
+        """The claim on the lock that will be free first; None if none was seen."""
+        return self.blocker.holder
+
+    def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
+        return min(attempt.free_at for attempt in self._attempts)
+
+    def poll(self) -> Operation[HeldClaim | None]:
+        """Try once: acquire one of the locks that may be free, usually by one request.
+
+        The first poll begins with one of the locks, as `Acquisition.poll` does. If that is held, one request reads the
+        rows of the others, and each lock that seems free is tried. Later polls read all rows.
+
+        Returns:
+            The claim; None if others hold all of the locks.
+
+        Raises:
+            MutexClosedError: If all of the locks are closed.
+        """
+        claim = yield from self._poll()
+        seen = [each.observed.claim or Claim() for each in self._attempts]
+        if claim is None and all(each.closed is not None for each in seen):
+            raise self._closed(seen[0])
+        return claim
+
+    def _poll(self) -> Operation[HeldClaim | None]:
+        # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
+        attempts = self._shuffled()
+        # Not if somebody in this queue has seen that all are held: that write would probably be refused.
+        if not self._polled and self.contender.queue.in_the_way is None:
+            attempts.sort(key=self._is_held_here)  # first those that this process does not hold
+            first = attempts.pop(0)
+            claim = yield from first.poll()
+            if claim is not None or not attempts:
+                self._polled = True
+                return claim
+        self.check_process()
+        layout = self.contender.store.layout
+        rows = yield from read_rows(
+            self.shared,
+            self.contender.store,
+            [(each.contender.model, each.contender.options.row) for each in attempts],
+            self._deadline,
+            # The first read is consistent. A stale one could show a lock that was released already, and the caller
+            # would wait for a free key.
+            consistent=not self._polled,
+            about=self.contender,
+            attempts=self.requests,
+        )
+        received = self.shared.now
+        self._polled = True
+        for attempt, row in zip(attempts, rows, strict=True):
+            attempt.observed.see(layout.claim(row), received)
+        for attempt in attempts:
+            if received >= attempt.free_at:
+                claim = yield from attempt.take()
+                if claim is not None:
+                    return claim
+        return None
+
+    def _shuffled(self) -> list[Acquisition]:
+        uniform = self.shared.uniform
+        return sorted(self._attempts, key=lambda _: uniform(0, 1))
+
+    def _is_held_here(self, attempt: Acquisition) -> bool:
+        local = attempt.contender.key_queue.holder
+        return local is not None and local.held_at(self.shared.now)

@@ -1,0 +1,149 @@
+"""Claims that are held together: acquired, renewed and released by transactions, and lost together."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_UPDATE
+from pynamodb.exceptions import TransactWriteError
+
+from pynamodb_mutex._lock.operations.planning import Held
+from pynamodb_mutex._lock.operations.retry import Attempts, retrying
+from pynamodb_mutex._lock.operations.states import State
+from pynamodb_mutex._lock.protocol import outcome
+from pynamodb_mutex._lock.protocol.outcome import Renewal
+from pynamodb_mutex._lock.protocol.schedule import plan_after_failure, plan_renewal
+from pynamodb_mutex.exceptions import MutexLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import HeldClaim, Proposal
+    from pynamodb_mutex._lock.operations.release import Ending
+
+
+class HeldGroup(Held):
+    """1 to 100 claims that were acquired by one transaction."""
+
+    __slots__ = ("_claims",)
+
+    error_class = TransactWriteError
+
+    def __init__(self, claims: Sequence[HeldClaim]) -> None:
+        super().__init__(claims[0].shared)
+        self._claims = claims
+        for claim in claims:
+            claim.group = self
+
+    @property
+    def claims(self) -> Sequence[HeldClaim]:
+        """All of the claims, including those that were released."""
+        return self._claims
+
+    # -- renewal ------------------------------------------------------------------------------------
+
+    def to_renew(self) -> Sequence[HeldClaim]:
+        """Return the claims that are not released, without those that a write under way releases."""
+        # If that write is applied first, its row would refuse the transaction, and the other claims would not be renewed;
+        # the answer to the write shows what became of that claim. One that is IN_DOUBT stays in: nothing else would renew
+        # it, and a row that refuses it shows that it was released. A single claim is renewed all the same: if the write is
+        # refused, it is still held.
+        return [claim for claim in self.unreleased if claim.belief.state is not State.ENDING]
+
+    def renewal(self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
+        """Return the transaction that renews claims, given a proposal for each."""
+        updates = [
+            claim.renewal((claim,), (proposal,))
+            for claim, proposal in zip(claims, proposals, strict=True)
+        ]
+        items = [{TRANSACT_UPDATE: update.kwargs} for update in updates]
+        token = self.shared.new_request_token()
+        return claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: token})
+
+    def note_renewal(
+        self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal], answer: Answer
+    ) -> Renewal:
+        """Note the outcome of a renewal, and return it."""
+        rows = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
+        renewals = {
+            at: outcome.renewal(claims[at].own, proposals[at].end, row, applied=False)
+            for at, row in rows.items()
+        }
+        # An end that only this request proposed, in one of the rows, shows that a copy of the request was applied; and a
+        # transaction is applied as a whole.
+        if answer.applied or Renewal.APPLIED in renewals.values():
+            for claim, proposal in zip(claims, proposals, strict=True):
+                claim.extend(proposal)
+            return Renewal.APPLIED
+        for at, renewal in renewals.items():
+            if renewal is Renewal.LOST:
+                claims[at].note_refusal(rows[at])
+            else:
+                # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
+                # the claim of this row alone, while the claims of the others are not renewed yet.
+                claims[at].own.saw(rows[at].expires_at)
+        return Renewal.LOST if self.is_over else Renewal.AGAIN
+
+    def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:
+        """Plan the renewal after one that was sent at a local time, and has renewed some of the claims."""
+        shared, ends = self.shared, self.ends
+        if len(renewed) < len(self.unreleased):
+            # A write under way may release those that were left out. It may be refused, too, and then there must be time to
+            # renew them. But there is a pause in any case: after a third of what is left of their leases, then after a third
+            # of that, and so on, there would be no end of requests.
+            pause = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
+            self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
+        elif renewed:
+            self.plan_renewal(sent, ends)
+
+    # -- release ------------------------------------------------------------------------------------
+
+    def loss_before_release(self) -> MutexLostError | None:
+        """Return the loss of one of the claims; None for no loss.
+
+        When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
+        waiting. They are released one by one, because the row that was lost would refuse a transaction.
+        """
+        try:
+            for claim in self.unreleased:
+                claim.check("release")
+        except MutexLostError as error:
+            return error
+        return None
+
+    def end(
+        self,
+        endings: Sequence[Ending],
+        *,
+        hands_over: bool,  # noqa: ARG002 - nobody waits for all of them together
+    ) -> Operation[bool]:
+        """Send the transaction that releases several claims; return whether it was applied."""
+        shared, store = self.shared, endings[0].claim.store
+        attempts = Attempts()
+
+        # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
+        # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim
+        # is released by itself. That is refused, too, and is no loss.
+        def build() -> Request:
+            items = []
+            for ending in endings:
+                request = ending.request()
+                kind = TRANSACT_DELETE if request.operation == "DeleteItem" else TRANSACT_UPDATE
+                items.append({kind: request.kwargs})
+            return store.transact(items, {CLIENT_REQUEST_TOKEN: shared.new_request_token()})
+
+        try:
+            answer = yield from retrying(
+                shared, build, endings[0].until, about=endings[0].claim, attempts=attempts
+            )
+        finally:
+            # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
+            # have been released by it.
+            for ending in endings:
+                first = min(ending.attempts.first_sent, attempts.first_sent)
+                ending.attempts.first_sent = first
+        return answer.applied

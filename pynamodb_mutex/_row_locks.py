@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Unpack
 
-    from pynamodb_mutex._attach.attach import Ticket
+    from pynamodb_mutex._attach.ticket import Ticket
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim

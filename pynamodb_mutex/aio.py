@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pynamodb.models import Model
 
-from pynamodb_mutex._attach.attach import parse_ticket
+from pynamodb_mutex._attach.ticket import parse_ticket
 from pynamodb_mutex._lock.handles import HandleOfOne
 from pynamodb_mutex._lock.operations.options import check_options
 from pynamodb_mutex._lock.operations.release import release

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._attach.attach import Ticket
+    from pynamodb_mutex._attach.ticket import Ticket
     from pynamodb_mutex._fair.acquire import FairAcquisition
     from pynamodb_mutex._fair.hints import Hints
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
@@ -346,7 +346,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 ticket may then be used up.
             pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
         """
-        from pynamodb_mutex._attach.attach import parse_ticket  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._attach.ticket import parse_ticket  # noqa: PLC0415 - seldom needed
 
         cls._called("attach", options)
         read = parse_ticket(ticket)

@@ -124,10 +124,11 @@ class OnceRequests(Requests):
     _layout: OnceLayout
 
     @by_kind
-    def record(self, names: tuple[str, ...]) -> Template:
+    def record(self, names: frozenset[str]) -> Template:
         """Put a result in place of our claim, as a guarded write.
 
-        The names say whether there is a result or the reason why it could not be stored, and whether it has a TTL.
+        The names of the values say whether there is a result or the reason why it could not be stored, and whether it has
+        a TTL.
         """
         return self._template(self._recording(names), guarding(self._layout))
 

@@ -24,7 +24,7 @@ from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.operations.acquire import Acquisition
 from pynamodb_mutex._lock.operations.contender import Contender
-from pynamodb_mutex._lock.operations.events import LockEvent
+from pynamodb_mutex._lock.operations.events import WARNED, LockEvent
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
 from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, date_of, made_at
@@ -224,7 +224,9 @@ def _undated(key: str) -> MutexError:
 
 def emit_called(contender: Contender, outcome: str) -> None:
     """Emit that a call of `once` has ended, and how."""
-    contender.shared.emit(LockEvent("once_called", contender, None, {"outcome": outcome}))
+    shared = contender.shared
+    if outcome in WARNED or shared.hears("once_called"):
+        shared.emit(LockEvent("once_called", contender, None, {"outcome": outcome}))
 
 
 # -- its result ------------------------------------------------------------------------------------
@@ -348,8 +350,7 @@ class Record(GuardOnly):
         about = {"unstored": result.unstored, "payload_hash": result.payload_hash}
         made: Any = {"done_until": until, "result": result.text, **about}
         guard.proposed = Claim(own.token, own.version, **made)
-        names = tuple(name for name in ("result", "unstored", "ttl") if name in values)
-        return requests.record[names].fill(self.row, guard.values() | values)
+        return requests.record[frozenset(values)].fill(self.row, guard.values() | values)
 
 
 def complete(record: Record) -> Operation[None]:

@@ -22,7 +22,7 @@ from waits import until
 
 from dev.faultproxy import cut_off, deny, page, throttle, through
 from pynamodb_mutex import InvalidTicketError, LockItem, Mutex, Semaphore
-from pynamodb_mutex._attach.attach import Ticket
+from pynamodb_mutex._attach.ticket import Ticket
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import Engine
 

@@ -21,7 +21,7 @@ from urllib3.util import connection
 
 from dev import faultproxy as net
 from pynamodb_mutex import LockItem, Mutex, Semaphore
-from pynamodb_mutex._attach.attach import Ticket
+from pynamodb_mutex._attach.ticket import Ticket
 from pynamodb_mutex._lock.protocol import schedule
 from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex.aio import AsyncMutex

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
         def explain(self, loss: Loss) -> str: ...
 
 
+WARNED = frozenset({"mismatched", "unknown", "not_recorded"})
+"""Outcomes of a call of `once` that are logged as warnings."""
+
+
 class Delivery(enum.Enum):
     """Who delivers the events of an acquisition: one thread at a time, so that receivers see them in order."""
 

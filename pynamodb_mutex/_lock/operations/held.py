@@ -159,7 +159,7 @@ class HeldClaim(Acquired):
         if self.change(Change.UNLOCKED):
             self.together.stop()
             self.leave_queue()
-            if self.belief.loss is None:
+            if self.belief.loss is None and self.shared.hears("released"):
                 self.emit("released", held_for=self.held_for, error=None)
 
     def forget(self) -> None:
@@ -265,8 +265,6 @@ class HeldClaim(Acquired):
 
     def loss_before_release(self) -> None:
         """Raise if the claim is not held here, or had been lost."""
-        if self.is_released:
-            return
         try:
             self.check("release")
         except MutexLostError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._lock.operations.events import Call, Delivery, Do, LockEvent, Log
+from pynamodb_mutex._lock.operations.events import WARNED, Call, Delivery, Do, LockEvent, Log
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.runtime.threads import log
 
@@ -337,8 +337,7 @@ def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - on
             message = "%s given up by %s, and expires with its lease: %r"
             return logging.WARNING, message, fields["error"]
         case "once_called":
-            is_bad = fields["outcome"] in {"mismatched", "unknown", "not_recorded"}
-            level = logging.WARNING if is_bad else logging.DEBUG
+            level = logging.WARNING if fields["outcome"] in WARNED else logging.DEBUG
             return level, "once %s called by %s: %s", fields["outcome"]
         case _:  # handed_over
             to = "the bearer of a ticket" if fields["to"] is None else shown(fields["to"])

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from pynamodb_mutex._lock.dynamodb.keys import LONGEST_KEY, check_key, key_of
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._row_locks import LockedRows, RowLocks
+from pynamodb_mutex._several.handles import MOST_KEYS
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import MOST_KEYS, AnyOf, Mutex, MutexGroup
+from pynamodb_mutex.mutex import AnyOf, Mutex, MutexGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

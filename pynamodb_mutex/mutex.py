@@ -7,43 +7,41 @@ locks share are in `pynamodb_mutex._lock.handles`. `pynamodb_mutex.groups` expor
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of, row_key, row_name
-from pynamodb_mutex._lock.dynamodb.layout import serialize_attributes, serialize_data
 from pynamodb_mutex._lock.handles import HandleOfOne, Lock, timeout_error
 from pynamodb_mutex._lock.operations.acquire import Acquisition
 from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.options import (
-    FOREVER,
+    OPTIONS,
     LockOptions,
-    as_seconds,
     check_lease,
-    check_several,
-    check_timeout,
+    converted,
     made,
 )
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import retrying
-from pynamodb_mutex._lock.protocol.messages import shown, shown_all
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import run
-from pynamodb_mutex._several.handles import LockGroup
+from pynamodb_mutex._several.handles import MOST_KEYS, KeyGroup, OneOfSeveral, members
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
-    MutexError,
     MutexTimeoutError,
 )
 from pynamodb_mutex.models import LockItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
     from typing import TypedDict
 
@@ -58,52 +56,29 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._several.acquire_any import AcquisitionOfAny, ContenderForAny
 
     class CommonOptions(TypedDict, total=False):
-        """The options of `Mutex.for_key` without the lock table and the functions to call."""
+        """The options of `Mutex.for_key` without the functions to call."""
 
-        lease: float | timedelta
         timeout: float | timedelta | None
+        poll: tuple[float, float]
+        fair: bool | Hints
+        lease: float | timedelta
         auto_renew: bool
         max_hold: float | None
         owner: str | None
         data: Any
-        poll: tuple[float, float]
-        reentrant: bool
-        delete_on_release: bool
-        fair: bool | Hints
-        hold_at_least: float | timedelta | None
-        danger: float | None
         attributes: Mapping[str, Any] | None
         must_exist: bool
+        delete_on_release: bool
+        reentrant: bool
+        hold_at_least: float | timedelta | None
 
     class Options(CommonOptions, total=False):
-        """The options of `Mutex.for_key`, except the lock table."""
+        """The options of `Mutex.for_key`."""
 
         on_lost: Callable[[Mutex], object] | None
         on_danger: Callable[[Mutex], object] | None
-
-
-def _checked_fair(fair: bool | Hints) -> bool | Hints:
-    """Return the option ``fair``; True stands for hints if the environment asks for them.
-
-    Raises:
-        TypeError: If it is of another type.
-        ValueError: If the environment does not say that clearly.
-    """
-    if fair is False:
-        return False
-    from pynamodb_mutex._fair.hints import Hints  # noqa: PLC0415 - seldom needed
-
-    if isinstance(fair, Hints):
-        return fair
-    if fair is not True:
-        raise TypeError(f"fair must be True, False or Hints(...), not {shown(fair)}")
-    value = os.environ.get("PYNAMODB_MUTEX_HINTS", "")
-    if value not in {"", "0", "1"}:
-        raise ValueError(f"PYNAMODB_MUTEX_HINTS is 1 or 0, not {shown(value)}")
-    return Hints() if value == "1" else True
 
 
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
@@ -164,22 +139,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         *,
         range_key: Any = None,
         model: type[LockItem] = LockItem,
-        lease: float | timedelta = 30.0,
-        timeout: float | timedelta | None = FOREVER,
-        auto_renew: bool = True,
-        max_hold: float | None = None,
-        owner: str | None = None,
-        on_lost: Callable[[Mutex], object] | None = None,
-        data: Any = None,
-        poll: tuple[float, float] = (0.05, 1.0),
-        reentrant: bool = False,
-        delete_on_release: bool = False,
-        fair: bool | Hints = False,
-        hold_at_least: float | timedelta | None = None,
-        on_danger: Callable[[Mutex], object] | None = None,
-        danger: float | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        must_exist: bool = False,
+        **options: Unpack[Options],
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
@@ -188,38 +148,37 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             range_key: The range key of the lock's row, of the type of the model's attribute; by default the default
                 of that. Two locks that differ in it alone are two locks.
             model: The lock table.
-            lease: Seconds, or a timedelta, until the lock expires unless it is renewed, at least 0.5 and at most 100 years. The lock of
-                a dead holder is free after about this time.
-            timeout: Seconds, or a timedelta, to wait for the lock; -1, or None, waits for ever.
-            auto_renew: Renew the lock in the background, each time a third of the lease has passed.
-            max_hold: Seconds after which it is no longer renewed in the background, in case the holder hangs; None for
-                no limit.
-            owner: A label for people; by default host, process and thread. The protocol never compares it.
-            on_lost: Called with the mutex, on a thread of its own, when the lock is lost.
-            data: JSON payload, written into the row with the claim; None leaves the stored one.
-            poll: Shortest and longest wait between two polls of a held lock, in seconds.
-            reentrant: A thread that holds the key by a reentrant mutex may acquire it again.
-            delete_on_release: Delete the row at release. Fencing tokens could then fall, and a late copy
-                of a guarded write could be applied again: `fencing_token`, `transaction` and
-                `save_data` raise MutexError.
+            timeout: Seconds, or a timedelta, to wait for the lock; -1, the default, or None waits for ever.
+            poll: Shortest and longest wait between two polls of a held lock, in seconds; by default ``(0.05, 1.0)``.
             fair: Acquire the lock in the order of arrival, among all waiters that set this, in whichever process: see
                 `position`. Not guaranteed: an order relative to waiters that do not set it. With ``Hints(...)``, be called by
                 a datagram when it is this waiter's turn, and call others at the release: it opens a UDP port while it waits.
                 With PYNAMODB_MUTEX_HINTS=1 in the environment, True means that, too. Not guaranteed: that a hint arrives.
                 Without one a waiter polls.
-            hold_at_least: Seconds, or a timedelta, from the acquisition for which nobody else gets the lock, also if it is released sooner:
-                such a release keeps the claim in the row, not renewed and held by nobody, until that time. None for no
-                such time. Not guaranteed: anything if the holder dies or its release meets no answer: the lock is
-                free after its lease then.
-            on_danger: Called with the mutex, on a thread of its own, when less than ``danger`` seconds of the lease
-                are left, and renewal has not helped, or there is none. Once, and again after a renewal that was
-                applied. Not guaranteed: that it comes before the loss if the process stands still meanwhile.
-            danger: Seconds of the lease, at most half of it; None for a third of it. ``on_danger`` is never called
-                before half of the lease has passed, also if it came out shorter than it was asked for.
+            lease: Seconds, or a timedelta, until the lock expires unless it is renewed, at least 0.5 and at most 100 years; 30
+                by default. The lock of a dead holder is free after about this time.
+            auto_renew: Renew the lock in the background, each time a third of the lease has passed; True by default.
+            max_hold: Seconds after which it is no longer renewed in the background, in case the holder hangs; None, the
+                default, for no limit.
+            on_danger: Called with the mutex, on a thread of its own, when less than a third of the lease is left, and renewal
+                has not helped, or there is none; never before half of the lease has passed, also if it came out shorter than it
+                was asked for. Once, and again after a renewal that was applied. Not guaranteed: that it comes before the loss if
+                the process stands still meanwhile.
+            on_lost: Called with the mutex, on a thread of its own, when the lock is lost.
+            owner: A label for people; by default host, process and thread. The protocol never compares it.
+            data: JSON payload, written into the row with the claim; None, the default, leaves the stored one.
             attributes: Values of attributes that the model has of its own, by name, written into the row with the claim
                 in place of the defaults. Like ``data``, what is not given keeps its value, also one of another holder.
             must_exist: Acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist. Earlier
                 use leaves a row for the model's ``retention``, and `LockItem.open <pynamodb_mutex.LockItem.open>` creates one.
+            delete_on_release: Delete the row at release. Fencing tokens could then fall, and a late copy
+                of a guarded write could be applied again: `fencing_token`, `transaction` and
+                `save_data` raise MutexError.
+            reentrant: A thread that holds the key by a reentrant mutex may acquire it again.
+            hold_at_least: Seconds, or a timedelta, from the acquisition for which nobody else gets the lock, also if it is
+                released sooner: such a release keeps the claim in the row, not renewed and held by nobody, until that time.
+                None, the default, for no such time. Not guaranteed: anything if the holder dies or its release meets no
+                answer: the lock is free after its lease then.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
@@ -227,37 +186,21 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             TypeError: For an option of a wrong type, or data that is not JSON; for an attribute that the model does not
                 have, or a value that it cannot have; for ``must_exist`` with ``delete_on_release``.
             ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under
-                0.5 s; for a danger of 0, or of more than half of the lease; for NaN or infinity in the data, or data over 400 KB.
+                0.5 s; for NaN or infinity in the data, or data over 400 KB.
         """
-        cls._called("for_key", {})
+        cls._called("for_key", options)
         if not (isinstance(model, type) and issubclass(model, LockItem)):
             msg = f"model must be LockItem or a subclass of it, not {model!r}"
             raise TypeError(msg)
-        serialize_attributes(model, attributes or {})  # refuses wrong ones now
-        checked = LockOptions(
-            key=check_key(key),
-            row=key_of(model, key, range_key),
-            model=model,
-            lease=check_lease(lease),
-            timeout=FOREVER if timeout is None else check_timeout(timeout),
-            auto_renew=auto_renew,
-            max_hold=max_hold,
-            owner=owner,
-            on_lost=on_lost,
-            data=serialize_data(model, data),
-            poll=poll,
-            reentrant=reentrant,
-            delete_on_release=delete_on_release,
-            fair=_checked_fair(fair),
-            hold_at_least=as_seconds(hold_at_least),
-            on_danger=on_danger,
-            danger=danger,
-            attributes=None if attributes is None else dict(attributes),
-            must_exist=must_exist,
-            range_key=range_key,
-        )
-        checked.check()
-        return made(cls, checked)
+        row = key_of(model, check_key(key), range_key)
+        given = converted(model, options)
+        if given.get("fair", False) is not False:
+            from pynamodb_mutex._fair.hints import checked  # noqa: PLC0415 - seldom needed
+
+            given["fair"] = checked(given["fair"], os.environ.get("PYNAMODB_MUTEX_HINTS", ""))
+        lock = LockOptions(key, row, model, range_key, **given)
+        lock.check()
+        return made(cls, lock)
 
     @classmethod
     def for_row(
@@ -314,11 +257,11 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 tables in different regions or at different hosts; and as `for_key`.
         """
         cls._called("for_keys", options)
-        members = _mutexes("for_keys", keys, model, options)
-        for mutex in members:
+        locks = members("for_keys", keys, partial(Mutex.for_key, model=model, **options))
+        for mutex in locks:
             mutex._options.check_unfair()
         # the group's own options: only timeout and poll are used, so any key serves
-        return made(MutexGroup, members, Mutex.for_key("keys", model=model, **options)._options)
+        return made(MutexGroup, locks, Mutex.for_key("keys", model=model, **options)._options)
 
     @classmethod
     def attach(
@@ -383,17 +326,16 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             ValueError: For no key, more than 100, a key that is repeated with different options, or keys in different tables.
         """
         cls._called("any_of", options)
-        each = [mutex._options for mutex in _mutexes("any_of", keys, model, options)]
+        mutexes = members("any_of", keys, partial(Mutex.for_key, model=model, **options))
+        each = [mutex._options for mutex in mutexes]
         if not 1 <= len(each) <= MOST_KEYS:
             msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(each)}"
             raise ValueError(msg)
         one: Any = each[0]
         if any(other.model is not one.model for other in each):
             raise ValueError("any_of takes keys of one lock table, all by the same model")
-        first = ", ".join(key.name for key in each[:_MOST_SHOWN])
-        more = f", ... ({len(each)} keys)" if len(each) > _MOST_SHOWN else ""
         own = Mutex.for_key(one.key, range_key=one.range_key, model=one.model, **options)._options
-        return AnyOf._of(own, each, f"any of {first}{more}")
+        return AnyOf._of(own, each)
 
     def acquire(
         self,
@@ -449,9 +391,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         contender = self._contender(who, blocks=blocks)
         if not self._options.fair:
             return Acquisition(contender, patience)
-        from pynamodb_mutex._fair.acquire import (  # noqa: PLC0415 - as above
-            FairAcquisition,
-        )
+        from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
 
         self._in_line = FairAcquisition(contender, patience)
         return self._in_line
@@ -615,24 +555,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         )
 
     def _payload(self, what: str, data: Any) -> str | None:
-        """Return a payload that a call writes with its request, serialised.
+        """Return a payload that a call writes with its request, serialised; ``what`` names the call."""
+        from pynamodb_mutex._writes.guarded_write import payload_with_request  # noqa: PLC0415 - seldom needed
 
-        Args:
-            what: Name of the call, for messages.
-            data: The payload.
-        """
-        claim = self._current(what)
-        options = claim.options
-        if not issubclass(options.model, LockItem):
-            msg = f"{what}: data needs a lock_model: the lock of {shown(claim.key)} stands in the row itself"
-            raise TypeError(msg)
-        if options.delete_on_release:
-            msg = f"{what}: no data with delete_on_release, which deletes it with the row"
-            raise MutexError(msg, key=claim.key)
-        if what == "release" and claim.depth > 1:
-            msg = f"release: {shown(claim.key)} was acquired {claim.depth} times: only the last release takes data"
-            raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
-        return serialize_data(options.model, data)
+        return payload_with_request(self._current(what), what, data)
 
     def save_data(self, data: Any) -> None:
         """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.
@@ -718,43 +644,26 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return timeout_error("{} was not free", self._options.name, self._options, attempt.holder)
 
 
-# -- one of several --------------------------------------------------------------------------------
-
-MOST_KEYS = 100
-"""Largest number of keys: as many rows as DynamoDB reads by one request."""
-
-_MOST_SHOWN = 3
-"""Largest number of keys that the description of an `AnyOf` spells out."""
-
-
-def _mutexes(
-    called: str, keys: Iterable[str | Mutex], model: type[LockItem], options: Options
-) -> list[Mutex]:
-    """Return a mutex for each of several keys, without repeated ones.
-
-    Args:
-        called: Name of the method that the user called, for messages.
-        keys: The keys; a mutex on one key is taken as it is.
-        model: The lock table of the keys that are strings.
-        options: Those of the mutexes that are made.
-    """
-    check_several(called, keys)
-    found: dict[str, Mutex] = {}
-    for key in keys:
-        mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, model=model, **options)
-        if isinstance(mutex, AnyOf):
-            # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
-            msg = f"{called} takes keys, and mutexes on one key each, not {mutex!r}"
-            raise TypeError(msg)
-        # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
-        name = row_name(mutex._options.model, mutex._options.row)
-        if found.setdefault(name, mutex)._options != mutex._options:
-            msg = f"{shown(mutex._name)} comes twice, with different options: one lock has but one set"
-            raise ValueError(msg)
-    return list(found.values())
+def _signature() -> inspect.Signature:
+    """Return the signature of `Mutex.for_key` for people, with the defaults of its options, which it hands on."""
+    plain = inspect.signature(Mutex.for_key.__func__)  # type: ignore[attr-defined]  # a class method has one
+    *own, _ = plain.parameters.values()
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=LockOptions._field_defaults[name]
+        )
+        for name in OPTIONS
+    ]
+    return plain.replace(parameters=[*own, *options])
 
 
-class AnyOf(Mutex):
+Mutex.for_key.__func__.__signature__ = _signature()  # type: ignore[attr-defined]  # as above
+
+
+# -- several keys ----------------------------------------------------------------------------------
+
+
+class AnyOf(OneOfSeveral, Mutex):
     """A mutex on whichever of several keys is free first: see `Mutex.any_of <pynamodb_mutex.Mutex.any_of>`.
 
     Once acquired, it is a mutex on the key that it got. Threads and tasks of one process that wait for
@@ -767,75 +676,8 @@ class AnyOf(Mutex):
     _made_by = "Mutex.any_of([...])"
     _makers = frozenset({"any_of"})
 
-    def __init__(self, options: LockOptions, alternatives: Sequence[LockOptions]) -> None:
-        """Use `Mutex.any_of`."""
-        super().__init__(options)
-        self._alternatives = alternatives
 
-    @classmethod
-    def _of(cls, own: LockOptions, each: Sequence[LockOptions], name: str) -> Self:
-        """Return a mutex on one of several keys of one lock table.
-
-        Args:
-            own: Options of the mutex itself, whatever key it gets.
-            each: Options of the locks of the keys.
-            name: What messages call all of them together.
-        """
-        for options in (own, *each):
-            options.check_unfair()
-            if options.must_exist:
-                raise TypeError(
-                    "must_exist=True is for one key: of several, any row may be missing"
-                )
-        return made(cls, own._replace(key=name, range_key=None), each)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they were given, each once."""
-        return tuple(each.name for each in self._alternatives)
-
-    def _asking(self) -> Operation[bool]:
-        from pynamodb_mutex._several.acquire_all import are_held  # noqa: PLC0415 - as above
-
-        process = current_process()
-        store = process.store(self._options.model)
-        return are_held(process, [(store, each) for each in self._alternatives], all)
-
-    def force_release(self) -> NoReturn:
-        """Refuse: it is not clear which key's claim to break.
-
-        Raises:
-            TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
-        """
-        self._forcing()
-
-    def _forcing(self) -> NoReturn:
-        msg = f"which of {shown_all(self.keys)}? Use {self._options.model.__name__}.force_release(key)"
-        raise TypeError(msg)
-
-    def _another(self) -> Mutex:
-        return made(type(self), self._options, self._alternatives)
-
-    def _contender(self, who: Caller, *, blocks: bool) -> ContenderForAny:
-        from pynamodb_mutex._several.acquire_any import (  # noqa: PLC0415 - seldom needed
-            ContenderForAny,
-        )
-
-        process, options = current_process(), self._options
-        store = process.store(options.model)
-        return ContenderForAny(
-            process, store, options, self._alternatives, who, lock=self, blocks=blocks
-        )
-
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:
-        from pynamodb_mutex._several.acquire_any import (  # noqa: PLC0415 - as above
-            AcquisitionOfAny,
-        )
-
-        return AcquisitionOfAny(self._contender(who, blocks=blocks), patience)
-
-
-class MutexGroup(LockGroup):
+class MutexGroup(KeyGroup):
     """The locks of several keys, acquired, renewed and released together: all or none.
 
     Use it like a ``Mutex``, as a context manager or as a decorator. Acquiring, renewing and releasing
@@ -849,11 +691,6 @@ class MutexGroup(LockGroup):
     _made_by = "Mutex.for_keys([...])"
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they were given, each once."""
-        return tuple(lock._name for lock in self._locks)
-
-    @property
     def members(self) -> tuple[Mutex, ...]:
         """A Mutex for each lock, in the order of `keys`.
 
@@ -861,47 +698,3 @@ class MutexGroup(LockGroup):
         the row has: DynamoDB's answer to a transaction shows no rows.
         """
         return tuple(self._locks)
-
-    @property
-    def fencing_tokens(self) -> dict[str, int]:
-        """The fencing tokens of this acquisition, by key; each is greater than any before it on its key.
-
-        Raises:
-            MutexNotHeldError: If the locks were never acquired.
-            MutexError: With ``delete_on_release``, because the tokens could fall; or if two locks have the
-                same key in two tables: then read them from the `members`.
-        """
-        tokens = {lock._name: lock.fencing_token for lock in self._locks}
-        if len(tokens) < len(self._locks):
-            msg = f"{self._shown}: a key comes from two tables; ask each of .members for its token"
-            raise MutexError(msg)
-        return tokens
-
-    def transaction(self) -> TransactWrite:
-        """Return a TransactWrite that is applied only if all the locks are still held in DynamoDB.
-
-        See `Mutex.transaction <pynamodb_mutex.Mutex.transaction>`. Each lock takes one of its 100 items.
-
-        Raises:
-            MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
-            MutexNotHeldError: If they are not held here.
-            MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
-        """
-        claims = self._current("transaction").unreleased
-        from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
-
-        return transact_write.GuardedTransactWrite(claims)
-
-    def __enter__(self) -> Self:
-        """Acquire the locks, as `acquire` does.
-
-        Raises:
-            MutexTimeoutError: If they were not all free within the timeout. Its attributes describe one
-                key that was held: the key, its owner and the end of its claim.
-        """
-        self._enter()
-        return self
-
-    def _another(self) -> MutexGroup:
-        locks = [lock._another() for lock in self._locks]
-        return made(MutexGroup, locks, self._options)

@@ -69,6 +69,26 @@ class Hints:
         return self.address, self.port
 
 
+def checked(fair: object, environment: str) -> bool | Hints:
+    """Return the option ``fair``; True stands for hints if the environment asks for them.
+
+    Args:
+        fair: What the caller has given.
+        environment: The value of PYNAMODB_MUTEX_HINTS; empty if there is none.
+
+    Raises:
+        TypeError: If it is of another type.
+        ValueError: If the environment does not say that clearly.
+    """
+    if isinstance(fair, Hints):
+        return fair
+    if not isinstance(fair, bool):
+        raise TypeError(f"fair must be True, False or Hints(...), not {shown(fair)}")
+    if environment not in {"", "0", "1"}:
+        raise ValueError(f"PYNAMODB_MUTEX_HINTS is 1 or 0, not {shown(environment)}")
+    return Hints() if environment == "1" else True
+
+
 class Calls:
     """The waiters of one process that can be called.
 

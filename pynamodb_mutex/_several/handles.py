@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pynamodb_mutex._lock.dynamodb.keys import lock_name
-from pynamodb_mutex._lock.handles import Lock
+from pynamodb_mutex._lock.dynamodb.keys import lock_name, row_name
+from pynamodb_mutex._lock.handles import HandleOfOne, Lock
+from pynamodb_mutex._lock.operations.options import check_several, made
 from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import describe_holder, shown, shown_all
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
+    MutexError,
     MutexNotHeldError,
     MutexTimeoutError,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import timedelta
+
+    from pynamodb.transactions import TransactWrite
+    from typing_extensions import Self
 
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.planning import Held
     from pynamodb_mutex._several.acquire_all import AcquisitionOfSeveral
+    from pynamodb_mutex._several.acquire_any import AcquisitionOfAny, ContenderForAny
 
 MOST = 100
 """Largest number of writes in one transaction of DynamoDB."""
@@ -86,9 +93,7 @@ class LockGroup(Lock["Held"]):
         return are_held(process, locks, any)
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfSeveral:
-        from pynamodb_mutex._several.acquire_all import (  # noqa: PLC0415 - seldom needed
-            AcquisitionOfSeveral,
-        )
+        from pynamodb_mutex._several.acquire_all import AcquisitionOfSeveral  # noqa: PLC0415 - seldom needed
 
         contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
         for name in ("on_lost", "on_danger"):
@@ -168,3 +173,166 @@ class LockGroup(Lock["Held"]):
             owner=claim.owner,
             expires_at=date_of(claim.expires_at),
         )
+
+
+class KeyGroup(LockGroup):
+    """The locks of several keys, acquired, renewed and released together: see `pynamodb_mutex.groups.MutexGroup`."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they were given, each once."""
+        return tuple(lock._name for lock in self._locks)
+
+    @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """The fencing tokens of this acquisition, by key; each is greater than any before it on its key.
+
+        Raises:
+            MutexNotHeldError: If the locks were never acquired.
+            MutexError: With ``delete_on_release``, because the tokens could fall; or if two locks have the
+                same key in two tables: then read them from the `members`.
+        """
+        tokens = {lock._name: lock.fencing_token for lock in self._locks}
+        if len(tokens) < len(self._locks):
+            msg = f"{self._shown}: a key comes from two tables; ask each of .members for its token"
+            raise MutexError(msg)
+        return tokens
+
+    def transaction(self) -> TransactWrite:
+        """Return a TransactWrite that is applied only if all the locks are still held in DynamoDB.
+
+        See `Mutex.transaction <pynamodb_mutex.Mutex.transaction>`. Each lock takes one of its 100 items.
+
+        Raises:
+            MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
+            MutexNotHeldError: If they are not held here.
+            MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
+        """
+        claims = self._current("transaction").unreleased
+        from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
+
+        return transact_write.GuardedTransactWrite(claims)
+
+    def __enter__(self) -> Self:
+        """Acquire the locks, as `acquire` does.
+
+        Raises:
+            MutexTimeoutError: If they were not all free within the timeout. Its attributes describe one
+                key that was held: the key, its owner and the end of its claim.
+        """
+        self._enter()
+        return self
+
+    def _another(self) -> Self:
+        locks = [lock._another() for lock in self._locks]
+        return made(type(self), locks, self._options)
+
+
+# -- one of several --------------------------------------------------------------------------------
+
+MOST_KEYS = 100
+"""Largest number of keys: as many rows as DynamoDB reads by one request."""
+
+_MOST_SHOWN = 3
+"""Largest number of keys that the description of one of several spells out."""
+
+
+class OneOfSeveral(HandleOfOne):
+    """A lock on whichever of several keys is free first. In front of a mutex, whose lock it acquires otherwise."""
+
+    _options: LockOptions
+
+    def __init__(self, options: LockOptions, alternatives: Sequence[LockOptions]) -> None:
+        """Use `Mutex.any_of`."""
+        super().__init__(options)  # type: ignore[call-arg]  # of the mutex
+        self._alternatives = alternatives
+
+    @classmethod
+    def _of(cls, own: LockOptions, each: Sequence[LockOptions], name: str | None = None) -> Self:
+        """Return a lock on one of several keys of one lock table.
+
+        Args:
+            own: Options of the lock itself, whatever key it gets.
+            each: Options of the locks of the keys.
+            name: What messages call all of them together; None for the keys.
+        """
+        for options in (own, *each):
+            options.check_unfair()
+            if options.must_exist:
+                raise TypeError(
+                    "must_exist=True is for one key: of several, any row may be missing"
+                )
+        if name is None:
+            first = ", ".join(key.name for key in each[:_MOST_SHOWN])
+            more = f", ... ({len(each)} keys)" if len(each) > _MOST_SHOWN else ""
+            name = f"any of {first}{more}"
+        return made(cls, own._replace(key=name, range_key=None), each)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they were given, each once."""
+        return tuple(each.name for each in self._alternatives)
+
+    def _asking(self) -> Operation[bool]:
+        from pynamodb_mutex._several.acquire_all import are_held  # noqa: PLC0415 - as below
+
+        process = current_process()
+        store = process.store(self._options.model)
+        return are_held(process, [(store, each) for each in self._alternatives], all)
+
+    def force_release(self) -> NoReturn:
+        """Refuse: it is not clear which key's claim to break.
+
+        Raises:
+            TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
+        """
+        self._forcing()
+
+    def _forcing(self) -> NoReturn:
+        msg = f"which of {shown_all(self.keys)}? Use {self._options.model.__name__}.force_release(key)"
+        raise TypeError(msg)
+
+    def _another(self) -> Self:
+        return made(type(self), self._options, self._alternatives)
+
+    def _contender(self, who: Caller, *, blocks: bool) -> ContenderForAny:
+        from pynamodb_mutex._several.acquire_any import ContenderForAny  # noqa: PLC0415 - seldom needed
+
+        process, options = current_process(), self._options
+        store = process.store(options.model)
+        return ContenderForAny(
+            process, store, options, self._alternatives, who, lock=self, blocks=blocks
+        )
+
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:
+        from pynamodb_mutex._several.acquire_any import AcquisitionOfAny  # noqa: PLC0415 - as above
+
+        return AcquisitionOfAny(self._contender(who, blocks=blocks), patience)
+
+
+def members(called: str, keys: Iterable[Any], make: Callable[[str], Any]) -> list[Any]:
+    """Return a mutex for each of several keys, without repeated ones.
+
+    Args:
+        called: Name of the method that the user called, for messages.
+        keys: The keys; a mutex on one key is taken as it is.
+        make: Makes a mutex for a key.
+
+    Raises:
+        TypeError: If the keys are a single string, or not iterable; or for a mutex on any of several keys.
+        ValueError: For none, more than 100, or a key that is repeated with different options.
+    """
+    check_several(called, keys)
+    found: dict[str, Any] = {}
+    for key in keys:
+        mutex = key if isinstance(key, HandleOfOne) else make(key)
+        if isinstance(mutex, OneOfSeveral):
+            # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
+            msg = f"{called} takes keys, and mutexes on one key each, not {mutex!r}"
+            raise TypeError(msg)
+        # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
+        name = row_name(mutex._options.model, mutex._options.row)
+        if found.setdefault(name, mutex)._options != mutex._options:
+            msg = f"{shown(mutex._name)} comes twice, with different options: one lock has but one set"
+            raise ValueError(msg)
+    return list(found.values())

@@ -417,6 +417,32 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
     return serialize_data(claim.options.model, data)
 
 
+def payload_with_request(claim: HeldClaim, what: str, data: Any) -> str | None:
+    """Serialise a payload that a call writes with its own request.
+
+    Args:
+        claim: The claim.
+        what: Name of the call, for messages.
+        data: The payload.
+
+    Raises:
+        TypeError: If the lock is in a user's row, which has no payload; or if the payload is not JSON.
+        MutexError: If the release deletes the row.
+        MutexAlreadyHeldError: For a release that is not the last one of a reentrant lock.
+        ValueError: If the payload contains NaN or infinity, or is too long.
+    """
+    if claim.store.layout.must_exist:
+        msg = f"{what}: data needs a lock_model: the lock of {shown(claim.key)} stands in the row itself"
+        raise TypeError(msg)
+    if claim.options.delete_on_release:
+        msg = f"{what}: no data with delete_on_release, which deletes it with the row"
+        raise MutexError(msg, key=claim.key)
+    if what == "release" and claim.depth > 1:
+        msg = f"release: {shown(claim.key)} was acquired {claim.depth} times: only the last release takes data"
+        raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
+    return serialize_data(claim.options.model, data)
+
+
 def save_data(
     claim: HeldClaim, serialized: str | None, lease: float | None = None
 ) -> Operation[None]:

@@ -172,8 +172,7 @@ class Acquired(Held):
         # A lease may come out much shorter than it was asked for, since server time is known to a second. The renewal
         # after a third of it comes in time all the same, and there is no danger before half of it has passed.
         ends = self.ends
-        danger = options.lease / 3 if options.danger is None else options.danger
-        return max(ends - danger, (self.own.term.since + ends) / 2)
+        return max(ends - options.lease / 3, (self.own.term.since + ends) / 2)
 
     @property
     def ends_by(self) -> float:

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
+from pynamodb_mutex._lock.dynamodb.layout import serialize_attributes, serialize_data
 from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import ParamSpec
 
     from pynamodb.models import Model
@@ -46,52 +47,54 @@ class LockOptions(NamedTuple):
         key: The lock's key; for a row's lock the row's name.
         row: The primary key of the row that the claim is in.
         model: The model of that row.
-        lease: Seconds until the lock expires unless it is renewed.
+        range_key: The range key that the caller gave; None for none, or the default.
         timeout: Seconds to wait for the lock; `FOREVER` for no limit.
+        poll: Shortest and longest wait between two polls, in seconds.
+        fair: Whether the lock is acquired in the order of arrival, and where its waiters are called.
+        lease: Seconds until the lock expires unless it is renewed.
         auto_renew: Whether the lock is renewed in the background.
         max_hold: Seconds after which the background renewals end; None for never.
-        owner: A label for people; None for host, process and thread.
-        on_lost: Called with the mutex when the lock is lost; None for nothing.
-        data: The serialised payload to write with the claim; None to leave the stored one.
-        poll: Shortest and longest wait between two polls, in seconds.
-        reentrant: Whether the holding thread or task may acquire the lock again.
-        delete_on_release: Whether the row is deleted at release.
-        fair: Whether the lock is acquired in the order of arrival, and where its waiters are called.
-        hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
         on_danger: Called with the mutex when the lock may soon be lost; None for nothing.
-        danger: Seconds left of the lease from which that is so; None for a third of the lease.
+        on_lost: Called with the mutex when the lock is lost; None for nothing.
+        owner: A label for people; None for host, process and thread.
+        data: The serialised payload to write with the claim; None to leave the stored one.
         attributes: Values of the lock table's own attributes to write with the claim, by name; None for none.
         must_exist: Whether the lock is acquired only if its row exists.
-        range_key: The range key that the caller gave; None for none, or the default.
+        delete_on_release: Whether the row is deleted at release.
+        reentrant: Whether the holding thread or task may acquire the lock again.
+        hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
     """
 
     key: str
     row: RawItem
     model: type[Model]
-    lease: float
-    timeout: float
-    auto_renew: bool
-    max_hold: float | None
-    owner: str | None
-    on_lost: Callable[[Any], object] | None
-    data: str | None
-    poll: tuple[float, float]
-    reentrant: bool
-    delete_on_release: bool
+    range_key: Any = None
+    # waiting
+    timeout: float = FOREVER
+    poll: tuple[float, float] = (0.05, 1.0)
     fair: object = False
-    hold_at_least: float | None = None
+    # lease and loss
+    lease: float = 30.0
+    auto_renew: bool = True
+    max_hold: float | None = None
     on_danger: Callable[[Any], object] | None = None
-    danger: float | None = None
+    on_lost: Callable[[Any], object] | None = None
+    # the row
+    owner: str | None = None
+    data: str | None = None
     attributes: dict[str, Any] | None = None
     must_exist: bool = False
-    range_key: Any = None
+    delete_on_release: bool = False
+    # special kinds
+    reentrant: bool = False
+    hold_at_least: float | None = None
 
     @property
     def name(self) -> str:
         """What messages and signals call the lock: its key, and its range key if the caller gave one."""
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
 
-    def check(self) -> None:  # noqa: C901 - one for each option
+    def check(self) -> None:
         """Check the values that a caller has given.
 
         Raises:
@@ -114,10 +117,6 @@ class LockOptions(NamedTuple):
             if call is not None and not callable(call):
                 msg = f"{name} must be callable, not {call!r}"
                 raise TypeError(msg)
-        longest = self.lease / 2
-        if self.danger is not None and not 0 < check_duration("danger", self.danger) <= longest:
-            msg = f"danger must be above 0 and at most half of the lease, {longest:g} s, not {self.danger}"
-            raise ValueError(msg)
         if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
             msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
             raise TypeError(msg)
@@ -155,7 +154,31 @@ class LockOptions(NamedTuple):
         return math.inf if seconds == FOREVER else seconds
 
 
-_OPTIONS = frozenset(LockOptions._fields) - {"key", "row", "model", "range_key"}
+OPTIONS = LockOptions._fields[4:]
+"""Names of the options: without the row, the model and the keys."""
+
+
+def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as a caller has given them in the form in which `LockOptions` has them.
+
+    Raises:
+        TypeError: For a value of a wrong type.
+        ValueError: For one that no lock can have.
+    """
+    made = {**options}
+    if "lease" in made:
+        made["lease"] = check_lease(made["lease"])
+    if "timeout" in made:
+        timeout = made["timeout"]
+        made["timeout"] = FOREVER if timeout is None else check_timeout(timeout)
+    if "hold_at_least" in made:
+        made["hold_at_least"] = as_seconds(made["hold_at_least"])
+    if "data" in made:
+        made["data"] = serialize_data(model, made["data"])
+    if made.get("attributes") is not None:
+        serialize_attributes(model, made["attributes"])  # refuses wrong ones now
+        made["attributes"] = dict(made["attributes"])
+    return made
 
 
 def check_options(called: str, options: Iterable[str]) -> None:
@@ -169,7 +192,7 @@ def check_options(called: str, options: Iterable[str]) -> None:
         TypeError: If there is an unknown one.
     """
     for name in options:
-        if name not in _OPTIONS:
+        if name not in OPTIONS:
             msg = f"{called}() got an unexpected keyword argument {name!r}"
             raise TypeError(msg)
 

@@ -245,7 +245,7 @@ class Held(ABC):
         if self.is_over:
             return math.inf
         # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
-        due = min(self.plan.due(self.ends), *(claim.expires for claim in self.unreleased))
+        due: float = min(self.plan.due(self.ends), *(claim.expires for claim in self.unreleased))
         return due if self.in_danger else min(due, self.danger_at)
 
     def is_to_be_renewed(self) -> bool:

@@ -112,7 +112,7 @@ FEATURES: dict[str, tuple[Any, Any]] = {
     "close": (key, lambda _: (Lock.close("l", "why"), hold(other), Lock.open("l"))),
     "list": (key, lambda _: [(e.is_held, e.remaining, e.since, e.waiters, e.expires) for e in [*Lock.held(), *Lock.held("k")]]),
     "hold_at_least": (partial(key, hold_at_least=60), id),
-    "danger": (partial(key, danger=15, on_danger=id), id),
+    "danger": (partial(key, on_danger=id), id),
     "max_hold": (partial(key, max_hold=5), id),
     "reentrant": (partial(key, reentrant=True), lambda lock: (lock.acquire(), lock.release())),
     "delete_on_release": (partial(key, delete_on_release=True), id),

@@ -387,13 +387,13 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             contender.on_freed = call_first
         return contender
 
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
+    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
         contender = self._contender(who, blocks=blocks)
         if not self._options.fair:
-            return Acquisition(contender, patience)
+            return Acquisition(contender, timeout)
         from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
 
-        self._in_line = FairAcquisition(contender, patience)
+        self._in_line = FairAcquisition(contender, timeout)
         return self._in_line
 
     def _reentered(self, attempt: Acquisition, me: Caller) -> HeldClaim | None:

@@ -434,7 +434,7 @@ class RowLockMixin(Model):
             raise MutexNotHeldError(msg, key=name_of(self))
         # With the timeouts and retries of the model's Meta: the short ones of this library serve to keep a lease, and
         # without the lock there is none.
-        store, enforced = process.store(type(self)).patient, type(self).lock_enforced
+        store, enforced = process.store(type(self)).without_lock, type(self).lock_enforced
         if lock_model is None:
             return [UnlockedRow(write, store, enforced=enforced)]
         plain = PlainRow(write, store)

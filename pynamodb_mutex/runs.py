@@ -329,7 +329,7 @@ class Run(HandleOfOne):
         contender.key = terms.key
         attempt = self._seen = Beginning(
             contender,
-            options.patience(True, None),
+            options.seconds_to_wait(True, None),
             terms.payload_hash,
             is_decided=terms.is_decided,
         )

@@ -126,9 +126,9 @@ class Attachment(Acquisition):
     """
 
     def __init__(self, contender: Contender, ticket: Ticket) -> None:
-        patience = contender.options.patience(blocking=True, timeout=None)
+        timeout = contender.options.seconds_to_wait(blocking=True, timeout=None)
         # The default timeout is infinite, but the ticket's claim ends, as a rule a lease after it was detached.
-        super().__init__(contender, min(patience, contender.options.lease))
+        super().__init__(contender, min(timeout, contender.options.lease))
         self._ticket = ticket
 
     def _in_line(self) -> Operation[HeldClaim]:

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 class FairAcquisition(Acquisition):
     """An attempt to acquire one lock, in the order of arrival, until a deadline."""
 
-    def __init__(self, contender: Contender, patience: float) -> None:
+    def __init__(self, contender: Contender, timeout: float) -> None:
         """Make an attempt.
 
         Args:
             contender: The contender that asks for the lock.
-            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
         """
-        super().__init__(contender, patience)
+        super().__init__(contender, timeout)
         self._line = WaitingLine(contender.options.poll)
         self._take = Take()
         # number of joins that were refused because the lock had changed hands
@@ -78,7 +78,7 @@ class FairAcquisition(Acquisition):
 
     def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
         shared, line = self.shared, self._line
-        if self._patience > 0:
+        if self._timeout > 0:
             self._check_holders()
         yield from self._begin_to_see()
         is_woken = False

@@ -107,7 +107,7 @@ class LineTemplates(Templates):
         layout = self._layout
         actions = [Path(layout.waiting)[place].remove()]
         if place == 0:
-            # If the lock is free, it counts as free only from now on, so that the others have their full patience
+            # If the lock is free, it counts as free only from now on, so that the others have their full time
             # with whoever stands first next. Otherwise, when one first waiter after the other hangs and gives up,
             # the next one would be passed before it had time for a request that hangs.
             actions.append(layout.free_since.set(slot("N", "free_since")))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol.claim import Claim
     from pynamodb_mutex._lock.protocol.server_time import Bounds
 
-PATIENCE = 6.0
+DEAD_AFTER = 6.0
 """Seconds for which the lock must have been free before the first in line counts as dead: a waiter polls at least every
 2 s, one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
 
@@ -35,7 +35,7 @@ NEXT_POLL = 0.3
 released may get lost."""
 
 LONGEST_POLL = 2.0
-"""Longest wait between two polls of a waiter that does not stand first, in seconds. PATIENCE relies on it."""
+"""Longest wait between two polls of a waiter that does not stand first, in seconds. DEAD_AFTER relies on it."""
 
 HEAD_POLL = 0.2
 """Longest wait between two polls of the first in line, in seconds: nobody else may take the lock that is released."""
@@ -147,9 +147,9 @@ class Take(NamedTuple):
     unchanged: bool = False
 
 
-def patience(place: int) -> float:
+def dead_after(place: int) -> float:
     """Return the seconds for which the lock must be free before the waiter at a place may pass all ahead of it."""
-    return PATIENCE + (place - 1) * STEP
+    return DEAD_AFTER + (place - 1) * STEP
 
 
 def _dated(claim: Claim) -> tuple[object, ...]:
@@ -264,7 +264,7 @@ class WaitingLine:
             self._changed_after = self._looked_at
         # A waiter that has not seen the row for long does not know who stood first meanwhile: A stands first, leaves,
         # and joins again behind B, which takes the lock. Then A stands first again, and nobody has passed it over.
-        has_seen_all = received - self._looked_at < PATIENCE
+        has_seen_all = received - self._looked_at < DEAD_AFTER
         self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
             self._holder_since = received
@@ -308,8 +308,8 @@ class WaitingLine:
         # All ahead count as dead, by server time. It needs no watching: a newcomer may pass a whole dead line.
         if now >= self.passes_at(bounds):
             if place is None:
-                return Take(size=self.size, past=patience(self.size))
-            return Take(place, ahead=True, past=patience(place))
+                return Take(size=self.size, past=dead_after(self.size))
+            return Take(place, ahead=True, past=dead_after(place))
         if place is None or not is_free:
             return None
         # The same by watching alone, for where server time is not known or the row does not date the release. The lock
@@ -341,24 +341,24 @@ class WaitingLine:
         # that the lock has been free for 10 s, and so does a late leave; a late acquire may say that its claim expired
         # long ago. A waiter that saw the row before the change knows better: the lock became free, or the first in line
         # left, after that poll, so those ahead have had no more time than since then.
-        not_before = self._changed_after + patience(ahead)
+        not_before = self._changed_after + dead_after(ahead)
         # One tick because the condition of the write leaves one (`Store.now_low`), and one because it requires a time
         # after this one, in whole milliseconds: a write that is sent earlier would be refused.
-        return max(not_before, bounds.passes(free + patience(ahead) + 2 * TICK))
+        return max(not_before, bounds.passes(free + dead_after(ahead) + 2 * TICK))
 
     def _watched_at(self, place: int, free_at: float) -> float:
         """Return the local time from which all ahead count as dead by watching alone.
 
-        Since then the same waiter has stood first, and the lock has been free, for the patience of this place.
+        Since then the same waiter has stood first, and the lock has been free, for the time of this place.
         """
         if self._claim is None or self._claim.expires_at is None:
             free_at = self._free_from
-        return max(self._first_since, free_at) + patience(place)
+        return max(self._first_since, free_at) + dead_after(place)
 
     def _is_passed_over(self, now: float, place: int) -> bool:
         """Return whether others have taken the lock while the same waiter has stood first for long."""
         has_changed = self._claim is not None and self._claim.token != self._first_token
-        return has_changed and now >= self._first_since + patience(place)
+        return has_changed and now >= self._first_since + dead_after(place)
 
     # -- when to poll ----------------------------------------------------------------------------
 

@@ -287,12 +287,12 @@ class Lock(Handle[H]):
     # -- operations ---------------------------------------------------------------------------------
 
     @abstractmethod
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Any:
+    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Any:
         """Return an attempt to acquire the lock.
 
         Args:
             who: The thread or task that calls.
-            patience: Seconds to wait for the lock; 0 to try once, infinity to wait for ever.
+            timeout: Seconds to wait for the lock; 0 to try once, infinity to wait for ever.
             blocks: Whether waiting blocks the caller's thread.
         """
 
@@ -401,7 +401,7 @@ class Lock(Handle[H]):
         self, blocking: bool, timeout: float | timedelta | None, force: bool = False
     ) -> bool:
         who = caller()
-        attempt = self._attempt(who, self._options.patience(blocking, timeout), blocks=True)
+        attempt = self._attempt(who, self._options.seconds_to_wait(blocking, timeout), blocks=True)
         if force:
             check_bool("force", force)
             attempt.by_force()
@@ -459,7 +459,7 @@ class Lock(Handle[H]):
 
     def _enter(self) -> H:
         who = caller()
-        attempt = self._attempt(who, self._options.patience(True, None), blocks=True)
+        attempt = self._attempt(who, self._options.seconds_to_wait(True, None), blocks=True)
         return run(attempt.shared, self._entering(attempt, who, calling_frame()))
 
     @abstractmethod

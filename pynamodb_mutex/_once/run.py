@@ -101,7 +101,7 @@ class Beginning(Acquisition):
     def __init__(
         self,
         contender: Contender,
-        patience: float,
+        timeout: float,
         payload_hash: str | None,
         *,
         is_decided: bool,
@@ -110,11 +110,11 @@ class Beginning(Acquisition):
 
         Args:
             contender: The contender that asks for the run.
-            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
             payload_hash: Hash of what the run is about; None if it does not matter.
             is_decided: Whether somebody has to decide about this run if it ends without a result.
         """
-        super().__init__(contender, patience)
+        super().__init__(contender, timeout)
         self._payload_hash = payload_hash
         self._is_decided = is_decided
         self._reads_first = is_decided or contender.store.reads_first

@@ -200,16 +200,16 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
     """
 
     def __init__(
-        self, contenders: Sequence[Contender], patience: float, poll: tuple[float, float]
+        self, contenders: Sequence[Contender], timeout: float, poll: tuple[float, float]
     ) -> None:
         """Make an attempt.
 
         Args:
             contenders: The contenders, one for each of the locks.
-            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
             poll: Shortest and longest wait between two polls, in seconds.
         """
-        super().__init__(contenders[0].shared, patience)
+        super().__init__(contenders[0].shared, timeout)
         self.contenders = contenders
         self._members = [_Member(each) for each in contenders]
         self._poll = poll

@@ -113,9 +113,9 @@ class AcquisitionOfAny(Acquisition):
 
     contender: ContenderForAny
 
-    def __init__(self, contender: ContenderForAny, patience: float) -> None:
-        super().__init__(contender, patience)
-        self._attempts = [Acquisition(each, patience, self) for each in contender.each.values()]
+    def __init__(self, contender: ContenderForAny, timeout: float) -> None:
+        super().__init__(contender, timeout)
+        self._attempts = [Acquisition(each, timeout, self) for each in contender.each.values()]
         self._polled = False
 
     def by_force(self) -> None:
@@ -127,7 +127,7 @@ class AcquisitionOfAny(Acquisition):
         raise TypeError("force=True is for the lock of one key, not for any of several")
 
     def begin(self) -> None:
-        """Start to count the patience, also in the attempts at the single locks."""
+        """Start to count the timeout, also in the attempts at the single locks."""
         super().begin()
         for attempt in self._attempts:
             attempt.begin()

@@ -92,7 +92,7 @@ class LockGroup(Lock["Held"]):
         locks = [(process.store(lock._options.model), lock._options) for lock in self._locks]
         return are_held(process, locks, any)
 
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfSeveral:
+    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> AcquisitionOfSeveral:
         from pynamodb_mutex._several.acquire_all import AcquisitionOfSeveral  # noqa: PLC0415 - seldom needed
 
         contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
@@ -104,7 +104,7 @@ class LockGroup(Lock["Held"]):
             for lock, contender in zip(self._locks, contenders, strict=True):
                 calls = (*getattr(contender, name), functools.partial(call, lock))
                 setattr(contender, name, calls)
-        return AcquisitionOfSeveral(contenders, patience, self._options.poll)
+        return AcquisitionOfSeveral(contenders, timeout, self._options.poll)
 
     def _note(self, me: Caller, held: Held) -> None:
         super()._note(me, held)
@@ -304,10 +304,10 @@ class OneOfSeveral(HandleOfOne):
             process, store, options, self._alternatives, who, lock=self, blocks=blocks
         )
 
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:
+    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> AcquisitionOfAny:
         from pynamodb_mutex._several.acquire_any import AcquisitionOfAny  # noqa: PLC0415 - as above
 
-        return AcquisitionOfAny(self._contender(who, blocks=blocks), patience)
+        return AcquisitionOfAny(self._contender(who, blocks=blocks), timeout)
 
 
 def members(called: str, keys: Iterable[Any], make: Callable[[str], Any]) -> list[Any]:

@@ -141,7 +141,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         self, blocking: bool, timeout: float | timedelta | None, force: bool = False
     ) -> bool:
         lock, who = self._lock, caller()
-        attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
+        attempt = lock._attempt(who, lock._options.seconds_to_wait(blocking, timeout), blocks=False)
         if force:
             check_bool("force", force)
             attempt.by_force()
@@ -182,7 +182,7 @@ class AsyncLock(Handle[Any], Generic[L]):
     async def _enter(self) -> Any:
         """Acquire the lock for an ``async with`` block; return the acquisition."""
         lock, who = self._lock, caller()
-        attempt = lock._attempt(who, lock._options.patience(True, None), blocks=False)
+        attempt = lock._attempt(who, lock._options.seconds_to_wait(True, None), blocks=False)
         operation = lock._entering(attempt, who, calling_frame())
         held = await self._run(operation, self._leaving)
         self._begin(held)

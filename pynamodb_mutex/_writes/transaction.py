@@ -159,7 +159,7 @@ def write_together(
         if isinstance(item, UnlockedRow):
             yield from item.learn_time(shared, TransactWriteError)
     stores = [item.store for item in items if not isinstance(item, dict)]
-    # Under a guard not by a patient connection, which may hang for longer than a lease.
+    # Under a guard not by a connection with Meta's timeouts, which may hang for longer than a lease.
     store = next((guard.claim.store for guard in guards.values()), stores[0])
     for guard in guards.values():
         # Two rows are locked in two regions, and written in the transaction() of one of the locks. In the region that it is

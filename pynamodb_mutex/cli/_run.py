@@ -503,8 +503,8 @@ class Observed(HandleOfOne):
 class ObservedMutex(Observed, Mutex):
     """A mutex that reports what it waits for."""
 
-    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
-        self._seen = super()._attempt(who, patience, blocks=blocks)
+    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
+        self._seen = super()._attempt(who, timeout, blocks=blocks)
         return self._seen
 
 
@@ -555,7 +555,7 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool, force: boo
         pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
     """
     who = caller()
-    attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
+    attempt = mutex._attempt(who, mutex._options.seconds_to_wait(True, None), blocks=True)
     if force:
         attempt.by_force()
     claim = wait_for(mutex, mutex._acquiring(attempt, who), signals, verbose=verbose)

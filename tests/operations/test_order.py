@@ -25,7 +25,7 @@ from dev.faultproxy import (
     stall,
 )
 from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore, synchronized
-from pynamodb_mutex._fair.waiting_line import PATIENCE, STEP, patience
+from pynamodb_mutex._fair.waiting_line import DEAD_AFTER, STEP, dead_after
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
@@ -106,9 +106,9 @@ def test_lock_broken_by_force_is_for_the_first_in_line_unless_another_is_not_fai
 def test_lock_that_another_process_attaches_is_for_the_first_in_line(table, pool):
     holder = held(fair(model=Elsewhere))
     first, second = (in_line(pool, fair())[0] for _ in range(2))
-    time.sleep(PATIENCE + STEP)
+    time.sleep(DEAD_AFTER + STEP)
     attached = Mutex.attach(holder.detach(), model=Elsewhere, fair=True)
-    time.sleep(PATIENCE + STEP)
+    time.sleep(DEAD_AFTER + STEP)
     attached.release()
     until(lambda: first.held or second.held)
     assert first.held
@@ -144,10 +144,10 @@ def test_waiter_that_gives_up_leaves_the_line(table, pool):
 @pytest.mark.parametrize(
     ("dead", "free_for", "dated", "wait"),
     [
-        *((1, 0, True, PATIENCE), (3, 0, True, PATIENCE + 2 * STEP)),
-        *((1, 4, True, PATIENCE - 4), (2, patience(2) + SLACK, True, 0)),
+        *((1, 0, True, DEAD_AFTER), (3, 0, True, DEAD_AFTER + 2 * STEP)),
+        *((1, 4, True, DEAD_AFTER - 4), (2, dead_after(2) + SLACK, True, 0)),
         # an older version has written the row: waiters go by their own clocks
-        (1, 0, False, PATIENCE),
+        (1, 0, False, DEAD_AFTER),
     ],
 )
 def test_dead_waiters_are_passed_when_the_lock_was_free_for_long_enough(
@@ -174,7 +174,7 @@ def test_newcomer_does_not_pass_who_has_joined_since_it_judged_the_line(scene, l
         scene.there._get_connection().update_item(scene.key, actions=actions)
 
     stands(DEAD)
-    time.sleep(PATIENCE + SLACK)
+    time.sleep(DEAD_AFTER + SLACK)
     # its first write is refused, and shows the line; its second one is to remove it
     scene.proxy.next(pass_on(), after(lambda: stands(*line)), op="acquire")
     assert not scene.mutex(fair=True).acquire(blocking=False)
@@ -191,7 +191,7 @@ def test_line_behind_a_dead_holder_moves_also_without_server_time(table, pool, w
         _, waits = in_line(pool, fair())
         since = time.monotonic()
         assert waits.result()
-        assert 10 + PATIENCE - dated < time.monotonic() - since < 10 + PATIENCE + 2 * SLACK
+        assert 10 + DEAD_AFTER - dated < time.monotonic() - since < 10 + DEAD_AFTER + 2 * SLACK
 
 
 def test_full_line_is_waited_for_outside(table, pool, sent):
@@ -354,13 +354,13 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
         assert (mutex.position, scene.applied("leave")) == (None, [False])
         join.apply()
         assert len(scene.row.waiters) == 1
-    assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
+    assert scene.other(fair=True).acquire(timeout=DEAD_AFTER + SLACK)
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool, dies):
     holder = held(scene.other(lease=1, auto_renew=not dies))
-    first = scene.mutex(timeout=PATIENCE - 1, fair=True)
+    first = scene.mutex(timeout=DEAD_AFTER - 1, fair=True)
     waits = pool.submit(first.acquire)
     until(lambda: first.position == 0)
     actions = [LockItem.waiting.set([*scene.row.waiting, DEAD])]
@@ -372,8 +372,8 @@ def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool, die
         waits.result()
     since = time.monotonic()
     assert scene.row.waiting == [DEAD]
-    assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
-    assert time.monotonic() - since >= PATIENCE
+    assert scene.other(fair=True).acquire(timeout=DEAD_AFTER + SLACK)
+    assert time.monotonic() - since >= DEAD_AFTER
 
 
 def test_leave_that_fails_is_logged(scene, other, caplog):

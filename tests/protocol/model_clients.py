@@ -48,7 +48,7 @@ class Row(RowLockMixin, Model):
 def one_store():
     """Return a store whose requests stop in the network; a copy of it serves as a client's."""
     store = store_for(Row)
-    for connection in (store.connection, store.patient.connection):
+    for connection in (store.connection, store.without_lock.connection):
         connection.open()
         connection.pynamodb.dispatch = lambda *request: getcurrent().ask(*request)
     return store
@@ -81,7 +81,7 @@ class Client:
     def __init__(self):
         self.process = Process()
         store = self.process.stores[Row] = copy.copy(one_store())
-        patient = store.patient = copy.copy(store.patient)
+        patient = store.without_lock = copy.copy(store.without_lock)
         store._numbers = patient._numbers = _Numbers()
         server = ServerTime()
         server.bounds = SERVER_TIME

@@ -13,10 +13,10 @@ from pynamodb_mutex._fair.waiting_line import (
     WaitingLine,
     address_of,
     began_at,
+    dead_after,
     id_of,
     label_of,
     new_entry,
-    patience,
 )
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, NO_SERVER_TIME, TICK, Claim
 from pynamodb_mutex._lock.protocol.server_time import Bounds
@@ -157,7 +157,7 @@ def passed_over(*, since=100.0):
 def test_first_in_line_that_others_pass_over_for_long_is_passed_by_the_second_one():
     """As soon as its patience has passed, and the lock is free. The first one may live, and stays in line."""
     line, free_at = passed_over(), 105.0
-    due = 100.0 + patience(1)
+    due = 100.0 + dead_after(1)
     assert line.take(due - 0.001, None, free_at) is None
     assert line.take(due, None, free_at) == Take(1)
     assert line.take(due, None, due + 1) is None
@@ -221,16 +221,16 @@ BOUNDS = Bounds(NOW, 100.0, NOW + 1, 100.0)
 def test_all_ahead_count_as_dead_once_the_lock_was_free_for_long_by_the_dates_in_the_row(row, free):
     waiter = Waiter()
     waiter.sees(["a", "b", "own"], 100.0, **row)
-    at = BOUNDS.passes(free + patience(2) + 2 * TICK)
+    at = BOUNDS.passes(free + dead_after(2) + 2 * TICK)
     assert waiter.line.passes_at(BOUNDS) == at
-    assert waiter.line.take(at, BOUNDS, math.inf) == Take(2, ahead=True, past=patience(2))
+    assert waiter.line.take(at, BOUNDS, math.inf) == Take(2, ahead=True, past=dead_after(2))
 
 
 def test_dates_of_a_late_write_count_from_the_poll_before_it():
     waiter = Waiter()
     waiter.sees(["a", "own"], 100.0, **HELD)
     waiter.sees(["a", "own"], 102.0, token="t2", free_since=NOW - 50)
-    assert waiter.line.passes_at(BOUNDS) == 100.0 + patience(1)
+    assert waiter.line.passes_at(BOUNDS) == 100.0 + dead_after(1)
 
 
 UNDATED = {"free_since": NO_SERVER_TIME}
@@ -293,19 +293,19 @@ def test_waiter_polls_when_all_ahead_come_to_count_as_dead():
         waiter = Waiter()
         for at in (100.0, 105.0, 108.9):
             waiter.sees(waiting, at, free_since=NOW, expires_at=NOW + 1)
-        due = BOUNDS.passes(NOW + 1 + patience(2) + 2 * TICK)
+        due = BOUNDS.passes(NOW + 1 + dead_after(2) + 2 * TICK)
         assert waiter.line.polls_at(108.9, BOUNDS, math.inf) == due < 108.9 + LONGEST_POLL
     watching = Waiter()
     for at in (100.0, 104.0, 107.0):
         watching.sees(["a", "b", "own"], at)
-    assert watching.line.polls_at(107.0, None, -math.inf) == 100.0 + patience(2)
+    assert watching.line.polls_at(107.0, None, -math.inf) == 100.0 + dead_after(2)
 
 
 def test_newcomer_passes_a_dead_line_only_if_the_row_says_that_the_lock_was_free_for_long():
     """Without that condition a write that arrives late would pass waiters that live, and remove them."""
     newcomer = Waiter()
     newcomer.sees(["a", "b"], 100.0, free_since=NOW)
-    assert newcomer.line.take(120.0, BOUNDS, math.inf) == Take(size=2, past=patience(2))
+    assert newcomer.line.take(120.0, BOUNDS, math.inf) == Take(size=2, past=dead_after(2))
 
 
 def test_first_in_line_takes_the_lock_at_the_instant_for_which_it_wakes():

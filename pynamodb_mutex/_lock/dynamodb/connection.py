@@ -106,7 +106,7 @@ def client_of(connection: PynamoDBConnection) -> Any:
 class Connection:
     """A connection to one table, through which the other tables of its region and account can be reached, too.
 
-    A patient one is for writes without a lock. It has the timeouts of the model's Meta, and a failure is retried as
+    One by Meta is for writes without a lock. It has the timeouts of the model's Meta, and a failure is retried as
     often as Meta says. A lock's own requests are not sent by it: one that hangs for long would use up a lease.
 
     Attributes:
@@ -123,7 +123,7 @@ class Connection:
         server_times: dict[str, ServerTime],
         now: Callable[[], float],
         *,
-        patient: bool = False,
+        by_meta: bool = False,
     ) -> None:
         """Make a connection, which is opened by its first request.
 
@@ -131,14 +131,14 @@ class Connection:
             model: Model of the rows.
             server_times: What is known of each endpoint's time, by URL. Connections to one endpoint share it.
             now: Function that returns the local time.
-            patient: Whether it is for writes without a lock.
+            by_meta: Whether it is for writes without a lock.
         """
         self._now = now
         meta: Any = model.Meta
         self._model = model
         connect, read = meta.connect_timeout_seconds, meta.read_timeout_seconds
-        self.retries: int | None = meta.max_retry_attempts if patient else None
-        if not patient:
+        self.retries: int | None = meta.max_retry_attempts if by_meta else None
+        if not by_meta:
             connect, read = self._tight(connect, CONNECT_TIMEOUT), self._tight(read, READ_TIMEOUT)
         self._make = partial(
             TableConnection,

@@ -102,12 +102,12 @@ class Store:
         return found
 
     @Lazy
-    def patient(self) -> Store:
-        """A store of the same rows for writes without a lock, which sends by a connection with Meta's patience."""
+    def without_lock(self) -> Store:
+        """A store of the same rows for writes without a lock, which sends by a connection with Meta's timeouts and retries."""
         # Shallow, so that both stores number versions in one sequence, and share their templates.
-        patient = copy.copy(self)
-        patient.connection = self._connect(patient=True)
-        return patient
+        other = copy.copy(self)
+        other.connection = self._connect(by_meta=True)
+        return other
 
     # -- server time --------------------------------------------------------------------------------
 

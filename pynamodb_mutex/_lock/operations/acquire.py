@@ -62,16 +62,16 @@ class Attempt(ABC, Generic[H]):
         requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
     """
 
-    def __init__(self, shared: Shared, patience: float) -> None:
+    def __init__(self, shared: Shared, timeout: float) -> None:
         """Make an attempt.
 
         Args:
             shared: State that the locks of the process share.
-            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
         """
         self.shared = shared
         self.requests = Attempts()
-        self._patience = patience
+        self._timeout = timeout
         self._deadline = math.inf
         self._since = math.inf
         self._contended = False
@@ -88,7 +88,7 @@ class Attempt(ABC, Generic[H]):
         try:
             held = None if self._first is None else (yield from self._first())
             if held is None:
-                held = yield from self._once() if self._patience == 0 else self._in_line()
+                held = yield from self._once() if self._timeout == 0 else self._in_line()
             if held is not None:
                 note(held)
                 claims = held.claims
@@ -107,9 +107,9 @@ class Attempt(ABC, Generic[H]):
         return held
 
     def begin(self) -> None:
-        """Start to count the patience."""
+        """Start to count the timeout."""
         self._since = self.shared.now
-        self._deadline = self._since + self._patience
+        self._deadline = self._since + self._timeout
 
     @abstractmethod
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
@@ -173,16 +173,16 @@ class Acquisition(Attempt[HeldClaim]):
     """What this kind of acquisition adds to the acquiring write; None for nothing."""
 
     def __init__(
-        self, contender: Contender, patience: float, whole: Acquisition | None = None
+        self, contender: Contender, timeout: float, whole: Acquisition | None = None
     ) -> None:
         """Make an attempt.
 
         Args:
             contender: The contender that asks for the lock.
-            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
             whole: The larger attempt of which this is a part; None if it is none.
         """
-        super().__init__(contender.shared, patience)
+        super().__init__(contender.shared, timeout)
         self.contender = contender
         self.observed = ObservedClaim()
         self._is_part = whole is not None

@@ -134,7 +134,7 @@ class LockOptions(NamedTuple):
         if self.fair:
             raise TypeError("fair=True is for one key of a lock table: several have no common line")
 
-    def patience(self, blocking: bool, timeout: float | timedelta | None) -> float:
+    def seconds_to_wait(self, blocking: bool, timeout: float | timedelta | None) -> float:
         """Return the seconds for which a call of `Mutex.acquire` waits: 0 if it does not, infinity if without limit.
 
         Args:

@@ -77,8 +77,8 @@ def retrying(
     Args:
         shared: What the locks of the process share.
         build: Makes the request; called for each attempt, since what it proposes depends on the time.
-        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case. By a patient
-            connection, which counts, only that of a conflict.
+        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case. By a
+            connection that counts retries, only that of a conflict.
         about: The claim or contender that log records are about; None if there is none.
         attempts: The attempts at this write so far, which are continued; None to begin anew.
         accept: Returns a failure for an answer that cannot be DynamoDB's, else None.

@@ -143,8 +143,8 @@ def test_value_that_an_option_can_have_is_taken():
     several, any_of = partial(Mutex.for_keys, two), partial(Mutex.any_of, two)
     for make in (one, several, any_of, partial(Semaphore.for_key, "a", permits=2)):
         assert make(timeout=None)._options == make()._options == make(timeout=-1)._options
-    patience = partial(one(timeout=0)._options.patience, blocking=True)
-    assert (patience(timeout=None), patience(timeout=-1)) == (0, math.inf)
+    wait = partial(one(timeout=0)._options.seconds_to_wait, blocking=True)
+    assert (wait(timeout=None), wait(timeout=-1)) == (0, math.inf)
 
 
 def test_retention_that_no_row_can_have_is_refused():

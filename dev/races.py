@@ -99,7 +99,7 @@ class Deferred:
         yield  # makes it a generator, which ends without an effect
 
     def run(self):
-        run_on_thread.run(self.process, self.operation("own"))
+        run_on_thread.execute(self.process, self.operation("own"))
 
     threads = (run, run)
 

@@ -10,7 +10,7 @@ from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._tasks.handles import AsyncTransaction, end_holding
-from pynamodb_mutex._tasks.run_in_task import run
+from pynamodb_mutex._tasks.run_in_task import execute
 from pynamodb_mutex.runs import Once, Run
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class AsyncRun(Run):
 
     async def complete(self, value: Any) -> Any:
         """Record the result: see `~pynamodb_mutex.runs.Run.complete`. If the task is cancelled, it is recorded first."""
-        await run(current_process(), self._completing(value))
+        await execute(current_process(), self._completing(value))
         return self._returned(value)
 
     def transaction(self, *, result: Any) -> AsyncTransaction:  # type: ignore[override]  # for ``async with``
@@ -64,7 +64,7 @@ class AsyncOnce(Once):
     async def __aenter__(self) -> AsyncRun:
         """Begin a run, or find a result: see `call` for what it raises."""
         began, who = made(AsyncRun, self._terms), caller()
-        await run(
+        await execute(
             current_process(),
             began._beginning(who, blocks=False),
             lambda _: began._ending(Exception()),  # not begun: nothing to decide

@@ -17,7 +17,7 @@ from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex._several.handles import LockGroup
 from pynamodb_mutex._writes.row_write import key_of, same
@@ -70,7 +70,7 @@ class RowLock(Mutex, Generic[M]):
     def _row_of(self, claim: HeldClaim) -> M:
         """Return the instance that represents the row under an acquisition, made at the first call."""
         if claim.row is None:
-            item = self._item_of(claim) or run(current_process(), self._reading())
+            item = self._item_of(claim) or execute(current_process(), self._reading())
             # Another thread may have read the row meanwhile. Both get the same instance: see `LockedRows.bound`.
             if claim.row is None:
                 self.bind(claim, item)
@@ -247,7 +247,7 @@ class LockedRows(Sequence[M]):
         Raises:
             pynamodb.exceptions.DoesNotExist: With a ``lock_model``, if it is missing.
         """
-        items = run(current_process(), self.reading())
+        items = execute(current_process(), self.reading())
         return self.bound(items)[place]
 
     def bind(self, row: Any) -> None:

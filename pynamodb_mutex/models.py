@@ -35,7 +35,7 @@ from pynamodb_mutex._lock.operations.options import check_reason, check_retentio
 from pynamodb_mutex._lock.operations.retry import learn_time
 from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE, date_of, made_at
 from pynamodb_mutex._lock.runtime.process import current_process, lock_models
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,7 +258,7 @@ class LockItem(Model):
 
         process = current_process()
         row = key_of(cls, check_key(key), range_key)
-        return run(process, force(process, process.store(cls), row, key))
+        return execute(process, force(process, process.store(cls), row, key))
 
     @classmethod
     def close(cls, key: str, reason: str, range_key: Any = None) -> None:
@@ -312,7 +312,7 @@ class LockItem(Model):
 
         process = current_process()
         row = key_of(cls, check_key(key), range_key)
-        run(process, set_closed(process, process.store(cls), row, reason))
+        execute(process, set_closed(process, process.store(cls), row, reason))
 
     @property
     def is_held(self) -> bool:
@@ -337,7 +337,7 @@ class LockItem(Model):
         if not store.knows_time(float(self.lease or SHORTEST_LEASE), process.read_clock()):
             own = range_key_name(type(self))
             row = key_of(type(self), self.key, own and getattr(self, own))
-            run(process, learn_time(process, store, row))
+            execute(process, learn_time(process, store, row))
         bounds, now = store.bounds, process.read_clock()
         if bounds is None:
             # no end can be compared with a time: a waiter would watch the claim for a whole lease from now on

@@ -32,7 +32,7 @@ from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._several.handles import MOST_KEYS, KeyGroup, OneOfSeveral, members
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
@@ -120,7 +120,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # Not if another object has acquired a reentrant lock, which this one has entered; nor inside a block that waits in
         # a generator: the garbage collector closes that as well, and so leaves the block.
         lock = claim.contender.lock()
-        if claim.held and not claim.together.blocks and (lock is None or lock is self):
+        if claim.held and not claim.together.still_inside and (lock is None or lock is self):
             msg = f"{shown(claim.key)} is held, and the {type(self).__name__} that acquired it is gone: it was not released"
             _warn(msg, ResourceWarning, stacklevel=2, source=self)
 
@@ -294,7 +294,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         cls._called("attach", options)
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
-        run(current_process(), mutex._attaching(read, blocks=True))
+        execute(current_process(), mutex._attaching(read, blocks=True))
         return mutex
 
     @classmethod
@@ -407,7 +407,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         now = attempt.shared.now
         if mine is None or not mine.stands_at(now):
             if mine is not None and mine.depth:
-                mine.abandon()
+                mine.note_left()
             self._attempts[me] = None
             return None
         # It stands, but is not held, while a write with ``unlock=True`` is under way or after that write's answer was
@@ -461,7 +461,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             self._attached = claim
             self._note(who, claim)
 
-        return Attachment(self._contender(who, blocks=blocks), ticket).run(note)
+        return Attachment(self._contender(who, blocks=blocks), ticket).acquire(note)
 
     def detach(self, lease: float | timedelta | None = None) -> str:
         """End the acquisition here; return a ticket with which another process continues to hold the lock.
@@ -488,7 +488,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s. The lock is held
                 as before.
         """
-        return run(current_process(), self._detaching(lease))
+        return execute(current_process(), self._detaching(lease))
 
     def _detaching(self, lease: float | timedelta | None) -> Operation[str]:
         if lease is not None:
@@ -520,7 +520,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """
         held = self._current("release")
         serialized = None if data is None else self._payload("release", data)
-        run(current_process(), release(held, data=serialized), may_be_deferred=True)
+        execute(current_process(), release(held, data=serialized), may_be_deferred=True)
 
     def renew(self, lease: float | timedelta | None = None, *, data: Any = None) -> None:
         """Renew now, by one request. The new end counts from now and is never before the old one.
@@ -540,7 +540,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached until the lease ends. It is unknown then
                 whether data was written.
         """
-        run(current_process(), self._renewing(lease, data))
+        execute(current_process(), self._renewing(lease, data))
 
     def _renewing(self, lease: float | timedelta | None, data: Any = None) -> Operation[None]:
         if data is None:
@@ -551,7 +551,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return save_data(
             self._current("renew"),
             serialized,
-            self._own.lease if lease is None else check_lease(lease),
+            self._present.lease if lease is None else check_lease(lease),
         )
 
     def _payload(self, what: str, data: Any) -> str | None:
@@ -575,7 +575,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it cannot be reached: then it is
                 unknown whether the payload was written.
         """
-        run(current_process(), self._saving_data(data))
+        execute(current_process(), self._saving_data(data))
 
     def _saving_data(self, data: Any) -> Operation[None]:
         from pynamodb_mutex._writes.guarded_write import (  # noqa: PLC0415 - seldom needed
@@ -622,7 +622,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
                 happens to the read before it.
         """
-        return run(current_process(), self._forcing())
+        return execute(current_process(), self._forcing())
 
     def _forcing(self) -> Operation[bool]:
         from pynamodb_mutex._admin.force import force  # noqa: PLC0415 - seldom needed

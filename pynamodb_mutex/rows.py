@@ -21,7 +21,7 @@ from pynamodb_mutex._lock.operations.options import check_options, check_several
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.process import current_process, lock_models
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._row_locks import RowLock, RowLocks, options_of_row
 from pynamodb_mutex._writes.row_write import (
     GuardedRow,
@@ -376,12 +376,12 @@ class RowLockMixin(Model):
         process = current_process()
         row: RawItem = {}
         if len(members) == 1:
-            answer = run(process, write_alone(process, members[0], what))
+            answer = execute(process, write_alone(process, members[0], what))
             data, row = answer.data, answer.item
         else:
-            data = run(process, write_together(process, members, what))
+            data = execute(process, write_together(process, members, what))
             if write.kind == TRANSACT_UPDATE:
-                row = run(process, self._reading_again(members[0].store, what))
+                row = execute(process, self._reading_again(members[0].store, what))
         before = self.attribute_values
         try:
             write.done(row)
@@ -417,7 +417,7 @@ class RowLockMixin(Model):
         """
         claim, lock_model = self._row_claim, type(self).lock_model
         process = current_process()
-        if claim is not None and run(process, _checking(claim, what)):
+        if claim is not None and execute(process, _checking(claim, what)):
             # The caller may have changed the instance's key, to copy the row. With a lock_model the guard would hold,
             # and the write would go to a row that is not locked.
             if not same(key_of(self), self.row_lock._raw_key):

@@ -24,17 +24,17 @@ from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
 from pynamodb_mutex._lock.runtime.callers import caller, take_last
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.rows import OF_RUNS, OnceLayout, OnceRequests
 from pynamodb_mutex._once.run import (
     Beginning,
     Record,
     Result,
     RunContender,
-    abandon,
     complete,
     decide,
     fail,
+    leave_to_expire,
     peek,
     state_of,
 )
@@ -386,7 +386,9 @@ class Run(HandleOfOne):
         ):
             # A release could overtake the record, of which no answer came. Or somebody has to decide: what the mark in the
             # row says stays, and everybody learns of it when the claim has ended.
-            abandon(claim, error or NotRecordedError("complete: the result was not recorded"))
+            leave_to_expire(
+                claim, error or NotRecordedError("complete: the result was not recorded")
+            )
             return
         yield from fail(claim)
         if error is None:
@@ -413,7 +415,7 @@ class Run(HandleOfOne):
             MutexError: If there was a result before this call.
             MutexNotHeldError: If the run has ended.
         """
-        run(current_process(), self._completing(value))
+        execute(current_process(), self._completing(value))
         return self._returned(value)
 
     def transaction(self, *, result: Any) -> TransactWrite:
@@ -436,7 +438,7 @@ class Run(HandleOfOne):
         self._recordings.append(record.guard)
         transaction = transact_write.GuardedTransactWrite([record.guard.claim])
         record.guard.in_transaction = True
-        transaction._own = [record]
+        transaction._guards = [record]
         return transaction
 
 
@@ -532,7 +534,7 @@ class Once(Made):
     def __enter__(self) -> Run:
         """Begin a run, or find a result: see `call` for what it raises."""
         began, who = made(Run, self._terms), caller()
-        run(current_process(), began._beginning(who, blocks=True))
+        execute(current_process(), began._beginning(who, blocks=True))
         self._runs.setdefault(who, []).append(began)
         return began
 
@@ -548,7 +550,7 @@ class Once(Made):
             MutexError: If the body did not raise, and did not call `~pynamodb_mutex.runs.Run.complete`.
         """
         try:
-            run(current_process(), self._leave()._ending(error), may_be_deferred=True)
+            execute(current_process(), self._leave()._ending(error), may_be_deferred=True)
         except Exception as failure:
             if error is None:
                 raise
@@ -580,7 +582,7 @@ class Once(Made):
         """
         process, terms = current_process(), _terms(key, model=model, decode=decode)
         store = process.store(model)
-        answer = run(process, peek(process, store, terms.options.row))
+        answer = execute(process, peek(process, store, terms.options.row))
         claim, received = answer.claim, answer.received
         number = claim.version if claim.token else None
         state = state_of(claim, received, store.bounds)
@@ -650,5 +652,7 @@ class Once(Made):
         process, options = current_process(), terms.options
         store = process.store(options.model)
         row, key = options.row, terms.key
-        answer = run(process, peek(process, store, row, forces=forces and not result))
-        return run(process, decide(process, store, row, key, result, answer=answer, forces=forces))
+        answer = execute(process, peek(process, store, row, forces=forces and not result))
+        return execute(
+            process, decide(process, store, row, key, result, answer=answer, forces=forces)
+        )

@@ -37,17 +37,17 @@ class Claim:
         version: Fencing token; 0 if there is none.
         lease: Seconds for which those that watch it wait.
         owner: Label of the holder; empty if there is none.
-        is_kept: Whether it is held by nobody: a release before ``hold_at_least`` has left it.
+        is_reserved: Whether it is held by nobody: a release before ``hold_at_least`` has left it.
     """
 
-    __slots__ = ("end", "is_kept", "lease", "owner", "token", "version")
+    __slots__ = ("end", "is_reserved", "lease", "owner", "token", "version")
 
     def __init__(self, row: dict[str, Any], prefix: str) -> None:
         self.token: str | None = row.get(f"{prefix}token", {}).get("S")
         end = row.get(f"{prefix}expires_at")
         self.end = None if end is None else float(end["N"])
         self.owner: str = row.get(f"{prefix}owner", {}).get("S", "")
-        self.is_kept = end is not None and f"{prefix}owner" not in row
+        self.is_reserved = end is not None and f"{prefix}owner" not in row
         self.version = int(row.get(f"{prefix}version", {"N": "0"})["N"])
         self.lease = float(row.get(f"{prefix}lease", {"N": "0"})["N"])
 

@@ -195,7 +195,7 @@ class HandleJudge(Observer):
             self._left.add(old.token or "")
             self._handed_over.add(new.token)
         self._end_term(place, old, new, breaks=breaks)
-        if new.end is None or new.is_kept or (old.token, old.end) == (new.token, new.end):
+        if new.end is None or new.is_reserved or (old.token, old.end) == (new.token, new.end):
             return
         token, end = new.token or "", new.end - EPOCH
         until, since, term = exchange.sent + new.lease, self._world.now, self._terms.get(token)
@@ -210,7 +210,7 @@ class HandleJudge(Observer):
             if old.end is None:
                 term.abandoned_by = ""
             elif since >= old.end - EPOCH and not is_given:
-                term.abandoned_by = "" if old.is_kept else old.owner
+                term.abandoned_by = "" if old.is_reserved else old.owner
             self._terms[token] = term
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         # an end in the far future stands for none: then others watch the row
@@ -601,7 +601,9 @@ class HandleJudge(Observer):
         )
         is_kept = held_for <= most * (1 + DRIFT) + REPORTED_WITHIN or is_late
         self._ask(
-            "I6 max_hold", is_kept, f"{exchange.thread} renewed {watch.keys} after {held_for:.1f} s"
+            "I6 max_hold",
+            is_kept,
+            f"{exchange.thread} renewed {watch.keys} after {held_for:.1f} s",
         )
 
     # -- wake-ups within a process ------------------------------------------------------------------

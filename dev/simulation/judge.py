@@ -226,7 +226,8 @@ class Judge(PromiseJudge):
         before, after = Claim(old, prefix), Claim(new, prefix)
         # for others see `_forced` and `_acquired`
         is_same = after.token in {None, before.token} or (
-            not (after.token or "").startswith(FORCED_MARK) and (after.end is None or after.is_kept)
+            not (after.token or "").startswith(FORCED_MARK)
+            and (after.end is None or after.is_reserved)
         )
         names = (
             f"{prefix}{name}" for name in ("version", "lease", "expires_at", "owner", "writes")
@@ -267,7 +268,11 @@ class Judge(PromiseJudge):
         is_forced = (new.token or "").startswith(FORCED_MARK)
         if is_forced and old.token is not None and new.token != old.token:
             self._forced(exchange, place, old, new)
-        elif new.is_kept and old.token is not None and (new.token, new.end) != (old.token, old.end):
+        elif (
+            new.is_reserved
+            and old.token is not None
+            and (new.token, new.end) != (old.token, old.end)
+        ):
             self._kept(process, place, old, new)
         elif new.token != old.token and new.end is not None:
             self._acquired(exchange, place, old, new)
@@ -285,7 +290,7 @@ class Judge(PromiseJudge):
     def _kept(self, process: Process, place: Place, old: Claim, new: Claim) -> None:
         """Check that a release before ``hold_at_least`` leaves a claim that ends in time, and is not renewed."""
         assert new.end is not None
-        if old.is_kept:
+        if old.is_reserved:
             self.fail(f"I5: {process.name} changed the kept claim {old.token} on {place}")
         elif old.token in self._holds:
             least, most = self._holds[old.token]
@@ -303,7 +308,7 @@ class Judge(PromiseJudge):
         """Check that a lock with ``hold_at_least`` becomes another's, or free, no sooner."""
         least, _ = self._holds.get(old.token or "", (-math.inf, 0.0))
         is_alive = self._is_alive(old) or (
-            old.is_kept and old.end is not None and old.end > EPOCH + FAR
+            old.is_reserved and old.end is not None and old.end > EPOCH + FAR
         )
         is_early = self._world.now < least and is_alive and process not in self._interrupted
         if is_early:

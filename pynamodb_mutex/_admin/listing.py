@@ -13,7 +13,7 @@ from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.schedule import SCAN_PATIENCE
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def held_rows(model: type[M], hash_key: RawItem | None = None) -> Iterator[M]:
     process = current_process()
     store, start = process.store(model), None
     while True:
-        page = run(process, page_of_claims(process, store, start, hash_key))
+        page = execute(process, page_of_claims(process, store, start, hash_key))
         for raw in page["Items"]:
             if hash_key is None and not store.layout.is_the_models(raw):
                 continue

@@ -12,7 +12,7 @@ from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_all
 from pynamodb_mutex._lock.protocol.schedule import NEVER, RELEASE_PATIENCE
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
 from pynamodb_mutex._lock.runtime.threads import log
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 
@@ -63,7 +63,7 @@ def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str
         return _release(process, held, timeout)
     # A signal handler has interrupted a step of this thread, and no other thread can take one before that ends.
     for each in held:
-        run(process, release(each, by=read_clock() + timeout), may_be_deferred=True)
+        execute(process, release(each, by=read_clock() + timeout), may_be_deferred=True)
     msg = "it is released as soon as the step of this library ends that was interrupted"
     return [(claim.key, MutexError(msg, key=claim.key)) for each in held for claim in each.claims]
 
@@ -82,7 +82,7 @@ def _release(process: Process, held: Sequence[Held], timeout: float) -> list[tup
             if read_clock() >= until:
                 return
             try:
-                run(process, release(each, by=until))
+                execute(process, release(each, by=until))
             except Exception as error:  # noqa: BLE001 - the others are to be released all the same
                 # not if its holder has released it meanwhile
                 if type(error) is not MutexNotHeldError:

@@ -16,13 +16,13 @@ from pynamodb_mutex._lock.operations.acquire import Acquisition
 from pynamodb_mutex._lock.operations.effects import Outside
 from pynamodb_mutex._lock.operations.release import disown, leave
 from pynamodb_mutex._lock.operations.renew import renew_quietly
-from pynamodb_mutex._lock.operations.retry import once
+from pynamodb_mutex._lock.operations.retry import send
 from pynamodb_mutex._lock.operations.states import State
 from pynamodb_mutex._lock.protocol.claim import OwnClaim, date_of
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import is_mine, loss_of
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
-from pynamodb_mutex._writes.guarded_write import end_turn_to_write, turn_to_write
+from pynamodb_mutex._writes.guarded_write import begin_writing, end_writing
 from pynamodb_mutex.exceptions import (
     InvalidTicketError,
     Loss,
@@ -58,9 +58,9 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     # A guarded write of another thread is under way, the lock is detached, another process attaches, and the write
     # arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence the
     # second check.
-    turn = claim.shared.runner
+    writer = claim.shared.runner
     try:
-        yield from turn_to_write([claim], turn, "detach")
+        yield from begin_writing([claim], writer, "detach")
         claim.check("detach")
         _check_detachable(claim)
         # While the lock is still held: if this fails, the caller goes on as its holder.
@@ -69,7 +69,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         _check_detachable(claim)
         leave(claim, "detach")
     finally:
-        end_turn_to_write([claim], turn)
+        end_writing([claim], writer)
     claim.leave_queue()
     claim.emit_handed_over(None)
     own, store, connection = claim.own, claim.store, claim.store.connection
@@ -80,7 +80,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         claim.own.version = own.version
         values = claim.propose_renewal(lease).values
         try:
-            yield from once(
+            yield from send(
                 store.update(store.of(TicketTemplates).end_sooner, claim.options.row, values)
             )
         except BaseException:
@@ -164,7 +164,7 @@ class Attachment(Acquisition):
             raise self._lost(Loss.EXPIRED)
         return claim
 
-    _once = _in_line
+    _try = _in_line
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         store, ticket = self.contender.store, self._ticket
@@ -177,7 +177,7 @@ class Attachment(Acquisition):
         template = store.of(TicketTemplates).attach(values)
         return store.update(template, self.contender.options.row, values)
 
-    def _see(self, answer: Answer) -> None:
+    def _see_answer(self, answer: Answer) -> None:
         """Raise the error for a write that was refused.
 
         Raises:

@@ -64,7 +64,7 @@ class FairAcquisition(Acquisition):
         wakeup = Wakeup()
         self.contender.key_queue.watch(wakeup)
         try:
-            claim = yield from self._wait_for_turn(wakeup)
+            claim = yield from self._wait_in_line(wakeup)
         finally:
             self.contender.key_queue.unwatch(wakeup)
             if self._called is not None:
@@ -74,9 +74,9 @@ class FairAcquisition(Acquisition):
             yield from undone([self._leave])
         return claim
 
-    _once = _in_line
+    _try = _in_line
 
-    def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
+    def _wait_in_line(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
         shared, line = self.shared, self._line
         if self._timeout > 0:
             self._check_holders()
@@ -143,7 +143,7 @@ class FairAcquisition(Acquisition):
             answer = yield from self._read(consistent=is_current)
             answer.claim.check()
             if line.see(answer.claim, answer.received, is_current=is_current):
-                self.observe(answer.claim, answer.received)
+                self.see(answer.claim, answer.received)
         if line.place == 0 and self._next_take() is not None:
             # A release that was not announced: by a process without hints, or the hint got lost. Until one arrives again, polls
             # alone show the next ones.
@@ -162,7 +162,7 @@ class FairAcquisition(Acquisition):
         if not contender.store.knows_time(contender.options.lease, self.shared.now):
             # Consistent: a stale read could show a lock that was released already, and the caller would wait for a free
             # key.
-            self._see((yield from self._read(consistent=True)))
+            self._see_answer((yield from self._read(consistent=True)))
         # Made only now, because it shows people the server time. It stays the same until the call ends: a join is
         # refused while its entry is in the row, so a join that is sent again, or applied late, never makes two.
         self._line.entry = self._new_entry()
@@ -185,8 +185,8 @@ class FairAcquisition(Acquisition):
         self._clause = Passing.by(take)
         return super()._request(own, values, now)
 
-    def _see(self, answer: Answer) -> None:
-        super()._see(answer)
+    def _see_answer(self, answer: Answer) -> None:
+        super()._see_answer(answer)
         self._line.see(answer.claim, answer.received, is_current=True)
 
     # -- joining and leaving ------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class FairAcquisition(Acquisition):
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
-        line.may_stand = True  # before the effect: an interruption during it must know that there may be an entry
+        line.may_be_in_line = True  # before the effect: an interruption during it must know that there may be an entry
         answer = yield from retrying(
             self.shared,
             lambda: join(store, contender.options.row, entry, seen.version, changes),
@@ -232,7 +232,7 @@ class FairAcquisition(Acquisition):
             attempts=self.requests,
             accept=accept,
         )
-        self._see(answer)
+        self._see_answer(answer)
         self._outpaced += line.place is None
 
     def _leave(self) -> Operation[None]:
@@ -250,7 +250,7 @@ class FairAcquisition(Acquisition):
             return leave(contender.store, contender.options.row, line.entry, place, shared.now)
 
         try:
-            while line.may_stand and not shared.inherited:
+            while line.may_be_in_line and not shared.inherited:
                 answer = yield from retrying(shared, build, until, about=contender)
                 if answer.applied:
                     if contender.on_freed is not None and line.place == 0:

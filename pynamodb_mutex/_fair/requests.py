@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
 
 
-def _stands_at(layout: Layout, place: int) -> Condition:
+def _entry_at(layout: Layout, place: int) -> Condition:
     """Return the condition that our entry stands in line at a place."""
     stands: Condition = Path(layout.waiting)[place] == slot("S", "entry")
     return stands
@@ -72,9 +72,9 @@ class Passing(NamedTuple):
             nobody_behind: Condition = _nobody_from(layout, self.size)
             if self.size:
                 actions.append(layout.waiting.remove())
-                nobody_behind = _stands_at(layout, self.size - 1) & nobody_behind
+                nobody_behind = _entry_at(layout, self.size - 1) & nobody_behind
             return nobody_behind
-        stands = _stands_at(layout, place)
+        stands = _entry_at(layout, place)
         if self.unchanged:
             stands &= layout.token == slot("S", "seen")
         # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
@@ -111,7 +111,7 @@ class LineTemplates(Templates):
             # with whoever stands first next. Otherwise, when one first waiter after the other hangs and gives up,
             # the next one would be passed before it had time for a request that hangs.
             actions.append(layout.free_since.set(slot("N", "free_since")))
-        return self._template(actions, _stands_at(layout, place))
+        return self._template(actions, _entry_at(layout, place))
 
 
 def join(store: Store, row: RawItem, entry: str, version: int, changes: int) -> Request:

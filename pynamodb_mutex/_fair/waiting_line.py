@@ -159,7 +159,9 @@ def _dated(claim: Claim) -> tuple[object, ...]:
 
 def _went_on(before: Claim, after: Claim) -> bool:
     """Return whether a lock that was held before has been held ever since: attached or handed over, but not released."""
-    is_held = before.expires_at is not None and after.expires_at is not None and not before.is_kept
+    is_held = (
+        before.expires_at is not None and after.expires_at is not None and not before.is_reserved
+    )
     # not taken over from a dead holder; and a release would have dated itself, where server time is known
     is_undated = after.free_since == NO_SERVER_TIME
     is_same = before.free_since == after.free_since and not after.abandoned_by
@@ -178,7 +180,7 @@ class WaitingLine:
     Attributes:
         entry: Entry of this waiter; empty until server time, which is part of it, was asked for.
         place: Number of waiters ahead of it, 0 for the first; None if it does not stand in line.
-        may_stand: Whether its entry may be in the row: no answer to a write, nor a consistent read, shows it is not.
+        may_be_in_line: Whether its entry may be in the row: no answer to a write, nor a consistent read, shows it is not.
         doubts: Whether the last read showed an older row than was known already: the next one must be consistent.
         polled_at: Local time at which the last answer that showed the row was received.
         next_at: Local time at which this waiter was last called next; minus infinity if it never was.
@@ -188,7 +190,7 @@ class WaitingLine:
     def __init__(self, poll: tuple[float, float]) -> None:
         self.entry = ""
         self.place: int | None = None
-        self.may_stand = False
+        self.may_be_in_line = False
         self.doubts = False
         self.polled_at = -math.inf
         self.next_at = -math.inf
@@ -241,7 +243,7 @@ class WaitingLine:
                 return False
         self.doubts = False
         self.place = place
-        self.may_stand = place is not None
+        self.may_be_in_line = place is not None
         if place is None or went_back:
             # If this waiter joins again, what it saw of the line before counts no more. The row may have been deleted:
             # those who join the new one may stand in another order, and the first in line has stood there for long only
@@ -285,7 +287,7 @@ class WaitingLine:
 
     def leave(self) -> None:
         """Note that this waiter does not stand in line: it has left, or has taken the lock."""
-        self.place, self.may_stand = None, False
+        self.place, self.may_be_in_line = None, False
         self._places.clear()
 
     # -- when to take the lock -------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import describe_holder, one_line, shown
 from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.exceptions import (
     MutexError,
     MutexNotHeldError,
@@ -162,7 +162,7 @@ class HandleOfOne(Handle[HeldClaim]):
     _options: LockOptions
 
     @property
-    def _own(self) -> LockOptions:
+    def _present(self) -> LockOptions:
         """The options of this acquisition; before the first those that were given, for any of several keys."""
         claim = self._mine()
         return self._options if claim is None else claim.options
@@ -173,17 +173,17 @@ class HandleOfOne(Handle[HeldClaim]):
 
         With a range key, the hash key alone.
         """
-        return self._own.key
+        return self._present.key
 
     @property
     def range_key(self) -> Any:
         """The range key that was given with the key; None if none was."""
-        return self._own.range_key
+        return self._present.range_key
 
     @property
     def _name(self) -> str:
         """What messages call the lock; with several keys to choose from, the key of this acquisition."""
-        return self.key if self.range_key is None else self._own.name
+        return self.key if self.range_key is None else self._present.name
 
     @property
     def token(self) -> str:
@@ -206,7 +206,7 @@ class HandleOfOne(Handle[HeldClaim]):
             MutexNotHeldError: If it was never acquired.
             MutexError: With ``delete_on_release``, because the number could fall.
         """
-        if self._own.delete_on_release:
+        if self._present.delete_on_release:
             msg = "no fencing token with delete_on_release: it could fall when the row is new"
             raise MutexError(msg, key=self._options.key)
         return self._last("fencing_token").own.version
@@ -320,7 +320,7 @@ class Lock(Handle[H]):
         held = self._reentered(attempt, me)
         if held is None:
             # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
-            acquired: H | None = yield from attempt.run(functools.partial(self._note, me))
+            acquired: H | None = yield from attempt.acquire(functools.partial(self._note, me))
             return acquired
         self._note(me, held)
         return held
@@ -333,7 +333,7 @@ class Lock(Handle[H]):
         return self._begin_block(held, me, frame)
 
     def _begin_block(self, held: H, me: Caller, frame: int) -> H:
-        held.together.blocks += 1
+        held.together.still_inside += 1
         self._entered.setdefault(me, []).append((held, frame))
         return held
 
@@ -364,7 +364,7 @@ class Lock(Handle[H]):
         who = self._who_began(error)
         block: Any = take_last(self._entered, who)
         entered: H = block[0]
-        entered.together.blocks -= not was_cut_short
+        entered.together.still_inside -= not was_cut_short
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.
@@ -405,7 +405,7 @@ class Lock(Handle[H]):
         if force:
             check_bool("force", force)
             attempt.by_force()
-        return run(attempt.shared, self._acquiring(attempt, who)) is not None
+        return execute(attempt.shared, self._acquiring(attempt, who)) is not None
 
     def release(self) -> None:
         """Release the lock; of several locks, all.
@@ -422,7 +422,7 @@ class Lock(Handle[H]):
                 TransactWriteError for several.
         """
         held = self._current("release")
-        run(current_process(), release(held), may_be_deferred=True)
+        execute(current_process(), release(held), may_be_deferred=True)
 
     def renew(self, lease: float | timedelta | None = None) -> None:
         """Renew now, by one request. The new end counts from now and is never before the old one.
@@ -438,7 +438,7 @@ class Lock(Handle[H]):
             pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached until the lease ends:
                 UpdateError for one lock, TransactWriteError for several.
         """
-        run(current_process(), self._renewing(lease))
+        execute(current_process(), self._renewing(lease))
 
     def ensure_held(self, at_least: float = 0.0) -> None:
         """Raise unless the lock is held. Renews it first if less than ``at_least`` of its lease is left.
@@ -455,12 +455,12 @@ class Lock(Handle[H]):
             ValueError: If ``at_least`` is negative, or not below the lease.
             pynamodb.exceptions.PynamoDBException: If it must be renewed and that fails: see `renew`.
         """
-        run(current_process(), self._ensuring(at_least))
+        execute(current_process(), self._ensuring(at_least))
 
     def _enter(self) -> H:
         who = caller()
         attempt = self._attempt(who, self._options.seconds_to_wait(True, None), blocks=True)
-        return run(attempt.shared, self._entering(attempt, who, calling_frame()))
+        return execute(attempt.shared, self._entering(attempt, who, calling_frame()))
 
     @abstractmethod
     def __enter__(self) -> Any:
@@ -483,7 +483,7 @@ class Lock(Handle[H]):
         # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a
         # generator that is suspended in this block.
         try:
-            run(current_process(), self._ending_block(held), may_be_deferred=True)
+            execute(current_process(), self._ending_block(held), may_be_deferred=True)
         except Exception as failure:
             if error is None:
                 raise
@@ -499,7 +499,7 @@ class Lock(Handle[H]):
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
         """
-        return run(current_process(), self._asking())
+        return execute(current_process(), self._asking())
 
     @abstractmethod
     def _another(self) -> Lock[Any]:

@@ -138,7 +138,7 @@ class Beginning(Acquisition):
             msg = f"{shown(key)} is called within its own run: it would wait for itself"
             raise MutexAlreadyHeldError(msg, key=key, owner=stalled.contender.owner)
         try:
-            return (yield from self.run(note))
+            return (yield from self.acquire(note))
         except SettledError as settled:
             self.found = settled.claim
             if len(self.found.result or "") > LARGE:
@@ -165,7 +165,7 @@ class Beginning(Acquisition):
                 turn.settle(answer.claim)
         return answer
 
-    def observe(self, claim: Claim, received: float) -> None:
+    def see(self, claim: Claim, received: float) -> None:
         """Note the row that was received at a local time.
 
         Raises:
@@ -179,7 +179,7 @@ class Beginning(Acquisition):
         error = self._verdict(claim, received)
         if error is not None:
             raise error
-        super().observe(claim, received)
+        super().see(claim, received)
 
     def _verdict(self, claim: Claim, received: float) -> Exception | None:
         """Return what a row says if it ends this attempt. The result comes first: a dead claim may stand next to it."""
@@ -383,10 +383,10 @@ def complete(record: Record) -> Operation[None]:
 def fail(claim: HeldClaim) -> Operation[None]:
     """End a run without a result, so that another one may begin at once."""
     emit_called(claim.contender, "failed")
-    yield from release(claim, keeps=False)
+    yield from release(claim, at_least=False)
 
 
-def abandon(claim: HeldClaim, error: BaseException) -> None:
+def leave_to_expire(claim: HeldClaim, error: BaseException) -> None:
     """Leave a run whose outcome is not to be undone: its claim ends by itself, with its lease."""
     has_ended = claim.is_over  # which was reported then
     claim.forget()

@@ -234,9 +234,9 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
         if any(is_handed_out(claim) for claim in self._claims):
             with suppress(PynamoDBException):
-                yield from release(self._claims[0].together, keeps=False)
+                yield from release(self._claims[0].together, at_least=False)
         elif self._writes.maybe_applied:
-            yield from self._give_up()
+            yield from self._take_back()
 
     def _emit_contended(self) -> None:
         """Emit ``contended`` for each lock that is known to be held; called until that is known of one."""
@@ -363,7 +363,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             if any(ours):
                 # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
                 # hold that lock: the caller must not. Nobody else would release the other locks.
-                yield from self._give_up()
+                yield from self._take_back()
                 attempts.first_sent = math.inf
                 continue
             # None of the attempts has been applied, and a late one cannot be prevented: see `Acquisition.take`.
@@ -420,7 +420,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         self._claims = claims
         failure = yield from renew_if_short(held)
         if not held.stands_at(self.shared.now):
-            yield from self._give_up()
+            yield from self._take_back()
             attempts.first_sent = math.inf
             raise_if_out_of_time(failure, held, self._deadline)
             return None
@@ -429,7 +429,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         held.start(sent)
         return held
 
-    def _give_up(self) -> Operation[None]:
+    def _take_back(self) -> Operation[None]:
         for claim in self._claims:
             claim.forget()
         until = self.shared.now + RELEASE_PATIENCE

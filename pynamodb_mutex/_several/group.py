@@ -85,7 +85,7 @@ class HeldGroup(Held):
             else:
                 # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
                 # the claim of this row alone, while the claims of the others are not renewed yet.
-                claims[at].own.saw(rows[at].expires_at)
+                claims[at].own.see(rows[at].expires_at)
         return Renewal.LOST if self.is_over else Renewal.AGAIN
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:

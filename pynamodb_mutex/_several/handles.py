@@ -145,7 +145,7 @@ class LockGroup(Lock["Held"]):
                 if mine.stands_at(attempt.shared.now):
                     msg = f"{shown(lock._name)} is already held by this thread or task"
                     raise MutexAlreadyHeldError(msg, key=lock._name, owner=mine.contender.owner)
-                mine.abandon()
+                mine.note_left()
         for handle in (self, *self._locks):
             handle._attempts[me] = None
         return None

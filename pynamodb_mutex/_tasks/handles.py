@@ -23,7 +23,7 @@ from pynamodb_mutex._lock.operations.options import check_bool, made
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._tasks.run_in_task import run, run_on_worker
+from pynamodb_mutex._tasks.run_in_task import execute, run_on_worker
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
         # caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
-            operation, lambda held: _nothing() if held is None else release(held, keeps=False)
+            operation, lambda held: _nothing() if held is None else release(held, at_least=False)
         )
         if held is None:
             return False
@@ -191,7 +191,7 @@ class AsyncLock(Handle[Any], Generic[L]):
     def _leaving(self, _: Any) -> Operation[None]:
         """Return the operation that leaves the block which a cancelled task has just entered."""
         _, held = self._lock._leave_block(None)
-        return _nothing() if held is None else release(held, keeps=False)
+        return _nothing() if held is None else release(held, at_least=False)
 
     async def _run(
         self, operation: Operation[R], undo: Callable[[R], Operation[Any]] | None = None
@@ -202,7 +202,7 @@ class AsyncLock(Handle[Any], Generic[L]):
             raise RuntimeError(
                 "no asyncio loop runs: in trio, use Mutex by trio.to_thread.run_sync"
             )
-        return await run(current_process(), operation, undo)
+        return await execute(current_process(), operation, undo)
 
     def _end_holding(self, held: Any) -> None:
         """Forget the task that has an acquisition, if one does: a loss does not cancel it from now on.
@@ -296,7 +296,7 @@ async def end_holding(operation: Operation[None], error: BaseException | None) -
         error: The exception by which the caller leaves the lock, or which it handles; None if there is none.
     """
     if _can_await(error):
-        await run(current_process(), operation)
+        await execute(current_process(), operation)
     else:
         run_on_worker(current_process(), operation)
 
@@ -408,4 +408,4 @@ class AsyncTransaction:
         Raises what leaving the block of `~pynamodb_mutex.Mutex.transaction` raises.
         """
         if kind is None:
-            await run(current_process(), self._transaction.committing())
+            await execute(current_process(), self._transaction.committing())

@@ -1,6 +1,6 @@
 """The runner for asyncio tasks: runs operations on the event loop, and sends their requests on a few worker threads.
 
-`run` is the counterpart of `run_on_thread.run`: steps are taken on the loop's thread, requests and receivers are left
+`execute` is the counterpart of `run_on_thread.execute`: steps are taken on the loop's thread, requests and receivers are left
 to workers, and a wait takes no thread. The rest deals with tasks that are cancelled, and with tasks that are abandoned:
 their coroutine is closed before the operation has ended.
 """
@@ -26,7 +26,7 @@ from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex._lock.runtime.notifications import deliver
 from pynamodb_mutex._lock.runtime.process import InsideMonitor
 from pynamodb_mutex._lock.runtime.run_on_thread import INTERRUPTED, run_deferred, start_renewals
-from pynamodb_mutex._lock.runtime.run_on_thread import run as run_on_thread
+from pynamodb_mutex._lock.runtime.run_on_thread import execute as run_on_thread
 from pynamodb_mutex._lock.runtime.threads import log
 from pynamodb_mutex.exceptions import MutexError
 
@@ -78,7 +78,7 @@ async def sleep(event: asyncio.Event, until: float) -> None:
         timer.cancel()
 
 
-async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
+async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process, operation: Operation[R], undo: Undo[R] | None = None
 ) -> R:
     """Run an operation for this task. Its first step runs at once, before anything else runs on the loop.
@@ -208,7 +208,7 @@ def _abandon(
     Args:
         process: State of this process.
         operation: The operation, at the effect to which the task has brought it.
-        undo: As for `run`.
+        undo: As for `execute`.
         under_way: Call of a worker for the last effect that needed one, whether or not it is done; None if none did.
     """
 
@@ -318,7 +318,7 @@ async def _after(process: Process, events: list[Event]) -> asyncio.CancelledErro
 async def _undone(process: Process, operation: Operation[Any]) -> None:
     """Run the operation that takes back the result of a cancelled task; an error in it is logged."""
     try:
-        await run(process, operation)
+        await execute(process, operation)
     except Exception:  # noqa: BLE001 - what the task raises is its cancellation
         text = "what a cancelled task had begun could not be taken back"
         log(logging.ERROR, text, exc_info=True)

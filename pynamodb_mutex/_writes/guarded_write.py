@@ -265,10 +265,10 @@ def write(
     for guard in guards:
         guard.check(what)
     claims = [guard.claim for guard in guards]
-    turn = shared.runner
+    writer = shared.runner
     try:
-        # Inside, for Ctrl-C may come within a step, too: of a turn that nobody ends, all later writes would wait for ever.
-        yield from turn_to_write(claims, turn, what)
+        # Inside, for Ctrl-C may come within a step, too: of a reservation that nobody ends, all later writes would wait for ever.
+        yield from begin_writing(claims, writer, what)
         # Checked again: the write that this one has waited for may have released the lock, or found it lost.
         for guard in guards:
             guard.check(what)
@@ -291,12 +291,12 @@ def write(
         for guard in guards:
             guard.applied()
     finally:
-        end_turn_to_write(claims, turn)
+        end_writing(claims, writer)
     return answer
 
 
-def turn_to_write(
-    claims: Sequence[HeldClaim], turn: tuple[int, bool], what: str
+def begin_writing(
+    claims: Sequence[HeldClaim], writer: tuple[int, bool], what: str
 ) -> Operation[None]:
     """Wait until no other write of this process is under way under any of the claims, then reserve them all.
 
@@ -304,7 +304,7 @@ def turn_to_write(
 
     Args:
         claims: The claims.
-        turn: What runs the write: `Shared.runner`, a new object for each write.
+        writer: What runs the write: `Shared.runner`, a new object for each write.
         what: Name of the call, for messages.
 
     Raises:
@@ -324,13 +324,13 @@ def turn_to_write(
             claim.writers = (*claim.writers, wakeup)
         yield Wait(wakeup=wakeup)
     for claim in claims:
-        claim.writes_on = turn
+        claim.writes_on = writer
 
 
-def end_turn_to_write(claims: Sequence[HeldClaim], turn: tuple[int, bool]) -> None:
-    """End the reservation of `turn_to_write`, if it came to that, and wake the writes that wait for it."""
+def end_writing(claims: Sequence[HeldClaim], writer: tuple[int, bool]) -> None:
+    """End the reservation of `begin_writing`, if it came to that, and wake the writes that wait for it."""
     for claim in claims:
-        if claim.writes_on is turn:
+        if claim.writes_on is writer:
             claim.writes_on = None
             for wakeup in claim.writers:
                 wakeup.ring()

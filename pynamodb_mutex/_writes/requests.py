@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
-    from pynamodb_mutex._lock.dynamodb.layout import Given, Layout
+    from pynamodb_mutex._lock.dynamodb.layout import Layout, Operand
 
 
-def guarding(layout: Layout, value: Given = slot) -> Condition:
+def guarding(layout: Layout, value: Operand = slot) -> Condition:
     """Return the condition that the claim is ours, and that its last guarded write is the one that we know of."""
     # Without `has_claim`, a write that is delayed until after our release would be applied: the tombstone keeps
     # token and version. Without `known`, a late copy of our first write would undo our second.
@@ -26,7 +26,7 @@ def guarding(layout: Layout, value: Given = slot) -> Condition:
     return guarding
 
 
-def counted(layout: Layout, value: Given = slot) -> Action:
+def counted(layout: Layout, value: Operand = slot) -> Action:
     """Return the action that counts a guarded write."""
     return layout.writes.set(value("N", "next"))
 

@@ -26,7 +26,7 @@ from pynamodb.exceptions import GetError
 
 from pynamodb_mutex._lock.dynamodb.keys import key_of as lock_key_of
 from pynamodb_mutex._lock.dynamodb.keys import row_key, row_name
-from pynamodb_mutex._lock.dynamodb.layout import given
+from pynamodb_mutex._lock.dynamodb.layout import operands
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
     connection_of,
     hash_key_name,
@@ -176,7 +176,7 @@ class GuardedRow:
         """Return the request for an attempt that is about to be sent."""
         guard, layout = self.guard, self.store.layout
         values = guard.values()
-        value = given(values)
+        value = operands(values)
         condition = guarding(layout, value)
         if self.write.kind == TRANSACT_PUT:
             # A put replaces the whole row, and so it writes the claim and its end as well. The save is sent and
@@ -247,7 +247,7 @@ class UnlockedRow:
             # above the highest would keep everybody from locking the row.
             self._version = self.store.next_version(now)
         self._low = self.store.now_low(now)
-        value = given({"now_low": self._low, "new_version": str(self._version)})
+        value = operands({"now_low": self._low, "new_version": str(self._version)})
         also = layout.not_held(value) if self._enforced else None
         if self.kind == TRANSACT_PUT:
             also = both(also, layout.version_below(value))

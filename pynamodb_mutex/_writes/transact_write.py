@@ -14,7 +14,7 @@ from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import replace_commit, update_local_versions
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._writes.guarded_write import check_guardable
 from pynamodb_mutex._writes.row_write import GuardOnly
 from pynamodb_mutex._writes.transaction import commit, refuse_other_connection
@@ -33,7 +33,7 @@ def _commit(transaction: TransactWrite) -> Any:
     operation = commit(process, transaction)
     if operation is None:
         return _plain_commit(transaction)
-    answer = run(process, operation)
+    answer = execute(process, operation)
     update_local_versions(transaction)
     return answer
 
@@ -61,12 +61,12 @@ class GuardedTransactWrite(TransactWrite):
             MutexNotHeldError: If one of the locks is not held here; MutexLostError if it is lost.
             MutexError: If one of them has ``delete_on_release``.
         """
-        run(current_process(), _checking(claims))
+        execute(current_process(), _checking(claims))
         super().__init__(connection=claims[0].store.connection.pynamodb)
-        self._own = [GuardOnly(claim, unlock=unlock) for claim in claims]
+        self._guards = [GuardOnly(claim, unlock=unlock) for claim in claims]
 
     def _commit(self) -> Any:
-        return run(current_process(), self.committing())
+        return execute(current_process(), self.committing())
 
     def committing(self) -> Operation[dict[str, Any]]:
         """Commit the transaction, update the version attributes of the written instances, return DynamoDB's answer.
@@ -74,7 +74,7 @@ class GuardedTransactWrite(TransactWrite):
         All in one operation: a task may be cancelled while the transaction is sent, and then nothing runs after it.
         """
         # never None: a transaction with a guard in it is not left to PynamoDB
-        operation: Any = commit(current_process(), self, self._own)
+        operation: Any = commit(current_process(), self, self._guards)
         answer: dict[str, Any] = yield from operation
         update_local_versions(self)
         return answer

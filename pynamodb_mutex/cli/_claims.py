@@ -25,7 +25,7 @@ from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown, sho
 from pynamodb_mutex._lock.protocol.schedule import next_wait, poll_at_end
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
 from pynamodb_mutex._writes.requests import WriteTemplates
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
@@ -174,7 +174,7 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     if lock.state not in (FREE, CLOSED, NOTHING):
         since, until = instant(lock.since, zone), _until(lock, zone)
         if lock.state != RECORDED:
-            lines.append(("owner", claim.holder if claim.is_kept else claim.owner or "-"))
+            lines.append(("owner", claim.holder if claim.is_reserved else claim.owner or "-"))
         if since is not None:
             ago = "" if lock.seen_at is None else f" ({_ago(lock, lock.since)})"
             lines.append(("since", _second(since) + ago))
@@ -200,7 +200,7 @@ def _until(lock: Lock, zone: tzinfo | None) -> str | None:
 
 
 def _unless_renewed(claim: Claim) -> str:
-    return "" if claim.is_kept else ", unless renewed"
+    return "" if claim.is_reserved else ", unless renewed"
 
 
 def _ago(lock: Lock, instant: float | None) -> str:
@@ -517,7 +517,11 @@ def _question(seen: Lock) -> str:
     claim, alive = seen.claim, ""
     renewed = (seen.until or -math.inf) - claim.lease
     # a holder renews its claim each third of the lease
-    if claim.lease and not claim.is_kept and (seen.seen_at or math.inf) < renewed + claim.lease / 3:
+    if (
+        claim.lease
+        and not claim.is_reserved
+        and (seen.seen_at or math.inf) < renewed + claim.lease / 3
+    ):
         alive = f"its holder is alive: it acquired or renewed the lock {_ago(seen, renewed)}\n"
     return f"{alive}A holder that is alive goes on until its next request. Break this claim"
 
@@ -529,7 +533,7 @@ def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
         None if it was broken; if it had ended otherwise, the lock as it is now.
     """
     process = current_process()
-    instead = run(process, break_seen(process, locks.store, seen.row, key, seen.raw))
+    instead = execute(process, break_seen(process, locks.store, seen.row, key, seen.raw))
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
 
 
@@ -604,7 +608,7 @@ def _set_closed(
     print_lines(about(locks.read(row), zone), err=True)
     confirm(f"{'Open' if reason is None else 'Close'} this key in {place}?", yes=yes)
     process = current_process()
-    run(process, set_closed(process, locks.store, row, reason))
+    execute(process, set_closed(process, locks.store, row, reason))
     now = locks.read(row)
     if as_json:
         print_json(now.document(zone))

@@ -20,13 +20,13 @@ from pynamodb_mutex._fair.waiting_line import address_of, began_at, label_of
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
-from pynamodb_mutex._lock.operations.retry import once, retrying
+from pynamodb_mutex._lock.operations.retry import retrying, send
 from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, made_at
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.schedule import SCAN_PATIENCE
 from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.run import state_of
 from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
@@ -88,7 +88,7 @@ def sent(request: Request) -> Answer:
         TransientError: If it failed and a retry may succeed.
         PynamoDBException: If it failed otherwise.
     """
-    reply = run(current_process(), once(request))
+    reply = execute(current_process(), send(request))
     if not isinstance(reply, Failure):
         return reply
     if reply.transient:
@@ -107,7 +107,7 @@ def retried(request: Request, patience: float = PATIENCE) -> Answer:
         PynamoDBException: If it fails for good.
     """
     process = current_process()
-    return run(process, retrying(process, lambda: request, process.read_clock() + patience))
+    return execute(process, retrying(process, lambda: request, process.read_clock() + patience))
 
 
 class Lock(NamedTuple):
@@ -315,7 +315,7 @@ class Locks:
         process = current_process()
         until = process.read_clock() + PATIENCE
         keys = [(self._model, row) for row in rows]
-        raws = run(process, read_rows(process, self.store, keys, until, consistent=True))
+        raws = execute(process, read_rows(process, self.store, keys, until, consistent=True))
         received = process.read_clock()
         return [self.shown(row, raw, received) for row, raw in zip(rows, raws, strict=True)]
 
@@ -388,7 +388,7 @@ class Locks:
             claim = claim._replace(owner=claim.unknown or claim.owner)
         elif claim.expires_at is not None:
             # a claim that was kept after its release leaves the lock free or closed, not abandoned
-            state = state if claim.is_kept else ABANDONED
+            state = state if claim.is_reserved else ABANDONED
             if "unknown" in raw and self._text(self._hash, row).startswith(PREFIX):
                 state = UNKNOWN  # a run of `once`, which the layout of a lock does not know
             if claim.is_held(received, bounds):

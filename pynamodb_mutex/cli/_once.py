@@ -21,7 +21,7 @@ from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.run import decide, peek
 from pynamodb_mutex.cli import _output, _run
 from pynamodb_mutex.cli._child import OF_SIGNALS, EndReason, Signals, find_command, say
@@ -324,7 +324,7 @@ def _decided(
     """
     process, locks = current_process(), locks_of(place, once=True)
     row = locks.row(key)
-    seen = run(process, peek(process, locks.store, row, forces=force))
+    seen = execute(process, peek(process, locks.store, row, forces=force))
     before = locks.shown(row, seen.item, seen.received)
     print_lines(about(before, zone), err=True)
     if (before.state == RUNNING and not force) or (before.state == RECORDED and result):
@@ -333,7 +333,7 @@ def _decided(
     if not is_done:
         _output.confirm(f"{'Record this result' if result else 'Forget this'} in {place}?", yes=yes)
         operation = decide(process, locks.store, row, key, result, answer=seen, forces=force)
-        is_done = run(process, operation)
+        is_done = execute(process, operation)
     now = locks.read(row)
     if as_json:
         _output.print_json(now.document(zone))

@@ -367,7 +367,7 @@ def _under_lock(
         # may run as another user. So the lock is not released then, and expires with its lease.
         if not job.started:
             # nor does --hold-at-least count, as another host may have the command
-            end_claim(mutex, release(mutex._last("release"), keeps=False), verbose=job.verbose)
+            end_claim(mutex, release(mutex._last("release"), at_least=False), verbose=job.verbose)
         raise
     if reason is EndReason.LOST:
         return LOST
@@ -452,7 +452,7 @@ def _variables(mutex: HandleOfOne) -> dict[str, str]:
 def end_claim(lock: HandleOfOne, operation: Operation[None], *, verbose: bool = False) -> bool:
     """Release the lock, by an operation, and report what goes wrong; return whether it turned out to be lost."""
     try:
-        run_on_thread.run(current_process(), operation)
+        run_on_thread.execute(current_process(), operation)
     except MutexLostError as error:
         say(f"the lock was lost while the command ran: {error.loss.value}")
         return True
@@ -572,7 +572,7 @@ def wait_for(
     # throws the error into the operation, which releases what it may have acquired, or leaves the line.
     sleeper = _WaitSleeper(lock, signals, verbose=verbose)
     try:
-        return run_on_thread.run(current_process(), operation, sleeper)
+        return run_on_thread.execute(current_process(), operation, sleeper)
     finally:
         sleeper.stop()
 

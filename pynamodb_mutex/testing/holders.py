@@ -17,7 +17,7 @@ from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import Process, current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
@@ -46,7 +46,7 @@ def expire(key: Any, model: type[Model] = LockItem) -> None:
         pynamodb.exceptions.UpdateError: If nobody holds the key.
     """
     process, options = current_process(), _lock_of(key, model)._options
-    run(process, _expiring(process, process.store(options.model), options))
+    execute(process, _expiring(process, process.store(options.model), options))
 
 
 def _expiring(process: Process, store: Store, options: LockOptions) -> Operation[None]:
@@ -98,19 +98,19 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
     store = elsewhere.store(lock._options.model)
     acquisition = Acquisition(Contender(elsewhere, store, lock._options, caller(), lock=lock), 0.0)
     acquisition.begin()
-    claim = run(elsewhere, acquisition.poll())
+    claim = execute(elsewhere, acquisition.poll())
     if claim is None:
         msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)
     try:
         # the claim of a row may be in a lock table
         read = elsewhere.store(model).read(lock._raw_key or lock._options.row, consistent=True)
-        answer = run(elsewhere, retrying(elsewhere, lambda: read, 0.0))
+        answer = execute(elsewhere, retrying(elsewhere, lambda: read, 0.0))
         yield model.from_raw_data(answer.item)
     finally:
         # the test may have broken the lock, let it expire, or deleted the table
         with suppress(MutexLostError, TableDoesNotExist):
-            run(elsewhere, release(claim))
+            execute(elsewhere, release(claim))
 
 
 def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:

@@ -11,7 +11,7 @@ from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import Process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.exceptions import MutexLostError
 from pynamodb_mutex.runs import PREFIX, Once, OnceItem, Run
 from pynamodb_mutex.testing.holders import expire
@@ -74,7 +74,7 @@ def run_elsewhere(
     finally:
         # the test may have ended the run, let it expire, or deleted the table
         with suppress(MutexLostError, TableDoesNotExist):
-            run(elsewhere, release(began._last("release")))
+            execute(elsewhere, release(began._last("release")))
 
 
 def _begun(key: str, model: type[OnceItem], **options: Any) -> tuple[Process, Run]:
@@ -82,5 +82,5 @@ def _begun(key: str, model: type[OnceItem], **options: Any) -> tuple[Process, Ru
     Once.forget(key, force=True, model=model)
     elsewhere = Process()
     began = made(Run, Once.for_key(key, model=model, auto_renew=False, timeout=0, **options)._terms)
-    run(elsewhere, began._beginning(caller(), blocks=True, process=elsewhere))
+    execute(elsewhere, began._beginning(caller(), blocks=True, process=elsewhere))
     return elsewhere, began

@@ -18,7 +18,7 @@ from pynamodb_mutex._lock.protocol.claim import MOST_WAITING, OwnClaim
 from pynamodb_mutex._lock.protocol.server_time import Bounds
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.testing import held_elsewhere
 
 CLAIM = {"key", "version", "token", "owner", "lease", "expires_at", "writes", "abandoned_by", "ttl"}
@@ -156,7 +156,7 @@ def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself
     def polls(*expected):
         sent.clear()
         for _ in expected:
-            assert run(current_process(), acquisition.poll()) is None
+            assert execute(current_process(), acquisition.poll()) is None
         assert operations(sent) == [*expected]
 
     def read_as_free(request):
@@ -174,7 +174,7 @@ def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SentRequest, "send", read_as_free)
             sent.clear()
-            assert run(current_process(), acquisition.poll()) is None
+            assert execute(current_process(), acquisition.poll()) is None
         assert operations(sent)[:: len(sent) - 1] == ["GetItem", "UpdateItem"]
         polls("UpdateItem", "GetItem")  # it is the same as before
         stack.enter_context(held_elsewhere("a"))

@@ -469,9 +469,9 @@ def test_waiter_does_not_spin_while_a_write_that_unlocks_has_no_answer_after_the
 @pytest.mark.parametrize(
     ("where", "name", "call"),
     [
-        (guarded_write, "turn_to_write", save),
+        (guarded_write, "begin_writing", save),
         (Guard, "begin", save),
-        (attach, "turn_to_write", lambda row, **_: row.row_lock.detach()),
+        (attach, "begin_writing", lambda row, **_: row.row_lock.detach()),
     ],
 )
 def test_write_interrupted_within_a_step_keeps_its_turn_from_no_other(

@@ -46,7 +46,7 @@ from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.operations import renew
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 
 
@@ -160,7 +160,7 @@ def test_row_is_not_written_without_a_guard_once_a_renewal_shows_that_it_was_rel
         update(row, unlock=True)
     with row_scene.other() as theirs:
         save(theirs, "theirs")
-    run(
+    execute(
         current_process(),
         renew.renew_in_background(row.row_lock._latest.together),
     )
@@ -423,7 +423,7 @@ def test_lost_lock_that_was_left_and_then_ended_was_not_broken_by_force(keys):
     for seconds in (1.5, 3):
         keys.scene.proxy.next(delay(seconds), op=TRANSACT)
         background = renew.renew_in_background(group._latest)
-        renewals.append(Calling(run, current_process(), background))
+        renewals.append(Calling(execute, current_process(), background))
         time.sleep(0.1)
     time.sleep(0.8)
     with pytest.raises(MutexLostError):

@@ -28,7 +28,7 @@ from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
 from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
 POLL = (0.05, 1.0)
@@ -413,7 +413,7 @@ def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):
     sent.clear()
     pool.submit(lock.release).result(60)
     with pytest.raises(MutexNotHeldError, match="released"):
-        run(current_process(), late)
+        execute(current_process(), late)
     assert (sent, lock.lost) == (["UpdateItem"], False)
     assert not lock.locked()
 

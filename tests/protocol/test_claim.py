@@ -105,7 +105,7 @@ def hear(parts, history):
     """Yield the world, what is known, and when it was: after each answer."""
     world, server = World(parts), ServerTime()
     for received, sent, date in history:
-        server.observe(date, world.local(sent), world.local(received))
+        server.see(date, world.local(sent), world.local(received))
         yield world, server, received
 
 
@@ -138,7 +138,7 @@ def test_estimate_is_off_by_a_second_the_way_of_an_answer_and_drift(parts, reque
 def test_answer_that_came_at_once_leaves_less_than_two_seconds_of_doubt(parts, requests):
     *_, (world, server, last) = hear(parts, answers(requests))
     local = world.local(last + 1.0)
-    server.observe(float(math.floor(world.server(last + 1.0))), local, local)
+    server.see(float(math.floor(world.server(last + 1.0))), local, local)
     doubt = server.bounds.highest(local) - server.bounds.lowest(local)
     assert 0 < doubt < GRAIN + HOST_SKEW + NOISE
 
@@ -161,7 +161,7 @@ def bounds_after(*answers):
     """Return the bounds after answers: the date, and the local times of sending and receiving."""
     server = ServerTime()
     for date, sent, received in answers:
-        server.observe(date, sent, received)
+        server.see(date, sent, received)
     return server.bounds
 
 
@@ -282,14 +282,14 @@ def test_claim_of_a_dead_holder_is_free_in_time_however_long_the_holder_was_idle
 def test_end_does_not_creep_ahead_in_ten_hours_of_renewals(lasts):
     """A second of the holder's clock lasts so many true ones."""
     world, server = World([(0.0, 1 / lasts)]), ServerTime()
-    server.observe(World.server(0.0), world.local(0.0), world.local(0.0))
+    server.see(World.server(0.0), world.local(0.0), world.local(0.0))
     tenure = holder(30.0, bounds=server.bounds, sent=world.local(0.0))
     for number in range(1, 3_601):
         sent, received = 10.0 * number + 0.123, 10.0 * number + 0.133
         end, lease = tenure.propose(world.local(sent), server.bounds, 30.0)
         assert 0.0 < end - World.server(sent) - lease <= HEADROOM + TICK
         date = float(math.floor(World.server(sent)))
-        server.observe(date, world.local(sent), world.local(received))
+        server.see(date, world.local(sent), world.local(received))
         tenure.renewed(end, lease, world.local(sent), server.bounds)
         assert tenure.ends(server.bounds) - world.local(received) > 0.9 * lease
 
@@ -468,7 +468,12 @@ def test_tokens_differ_and_show_when_they_were_made_if_server_time_was_known():
 
 def test_claim_that_is_kept_after_the_release_has_no_holder():
     kept, unnamed, named = claim(), claim()._replace(owner=""), claim()._replace(owner="she")
-    assert [each.is_kept for each in (kept, unnamed, named, Claim())] == [True, False, False, False]
+    assert [each.is_reserved for each in (kept, unnamed, named, Claim())] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     assert kept.holder == "nobody (released, and kept by hold_at_least)"
     assert (unnamed.holder, named.holder) == ("an unnamed owner", "'she'")
 

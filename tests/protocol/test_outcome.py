@@ -117,7 +117,7 @@ def test_refused_release_of_a_lost_lock(own, row, maybe_applied, was_lost):
 
 
 @pytest.mark.parametrize(
-    ("row", "kept_as", "deletes", "shows"),
+    ("row", "reserved_as", "deletes", "shows"),
     [
         (Claim("mine", 5), "", False, True),
         (MINE, "", False, False),
@@ -130,5 +130,5 @@ def test_refused_release_of_a_lost_lock(own, row, maybe_applied, was_lost):
         (Claim(), "", False, False),
     ],
 )
-def test_refused_release_that_a_copy_has_made(own, row, kept_as, deletes, shows):
-    assert shows_release(own, row, kept_as, deletes=deletes) is shows
+def test_refused_release_that_a_copy_has_made(own, row, reserved_as, deletes, shows):
+    assert shows_release(own, row, reserved_as, deletes=deletes) is shows

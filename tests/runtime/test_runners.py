@@ -26,7 +26,7 @@ from pynamodb_mutex._lock.operations.effects import Wait, Wakeup
 from pynamodb_mutex._lock.operations.states import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import Process, current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
 from pynamodb_mutex._tasks import run_in_task
 
 
@@ -39,7 +39,7 @@ def inside_a_step(act):
 
     before = signal.signal(signal.SIGUSR1, lambda *_: act())
     try:
-        run(current_process(), interrupted())
+        execute(current_process(), interrupted())
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -101,7 +101,7 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
     assert fork.value(30) is True
 
 
-@pytest.mark.parametrize("runs", [run, lambda *what: asyncio.run(run_in_task.run(*what))])
+@pytest.mark.parametrize("runs", [execute, lambda *what: asyncio.run(run_in_task.execute(*what))])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_deferred_release_does_not_wait_for_the_operation_that_it_interrupted(runs, is_last):
     process, done = Process(), []
@@ -132,7 +132,7 @@ def test_release_that_another_thread_takes_first_is_left_to_it():
 
     process = Process()
     process.deferred = TakenMeanwhile()
-    run(process, one_wait())
+    execute(process, one_wait())
 
 
 def test_request_that_is_sent_long_after_its_step_brings_no_end_nearer(scene):
@@ -337,7 +337,7 @@ def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene)
 
     taken_back = []
     for how in (partial(taking_back, taken_back), None):
-        abandoned(run_in_task.run(current_process(), stubborn(), how))()
+        abandoned(run_in_task.execute(current_process(), stubborn(), how))()
         time.sleep(1)
     assert taken_back == ["done"]
 
@@ -356,7 +356,7 @@ def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_e
 
     monkeypatch.setattr(run_in_task, "_after", interrupted)
     with pytest.raises(interruption):
-        asyncio.run(run_in_task.run(current_process(), one_wait(), undo))
+        asyncio.run(run_in_task.execute(current_process(), one_wait(), undo))
     time.sleep(1)
     assert taken_back == ["done"]
 
@@ -369,7 +369,7 @@ def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():
 
     for inherited in (False, True):
         parent.inherited = inherited
-        running = run_in_task.run(parent, one_wait())
+        running = run_in_task.execute(parent, one_wait())
         asyncio.run(begin(running))
         parent.task_workers.at("").post = posted.append
         running.close()

@@ -21,7 +21,12 @@ from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._lock.operations.renew import LONGEST_SLEEP, renewal_loop
 from pynamodb_mutex._lock.runtime import run_on_thread
 from pynamodb_mutex._lock.runtime.process import Process, current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import RETRY, _RenewalSleeper, run, start_renewals
+from pynamodb_mutex._lock.runtime.run_on_thread import (
+    RETRY,
+    _RenewalSleeper,
+    execute,
+    start_renewals,
+)
 from pynamodb_mutex._lock.runtime.threads import LINGER, REFUSALS, Threads, Workers
 
 NAME = "pynamodb-mutex-test"
@@ -373,7 +378,7 @@ def test_ctrl_c_at_any_line_of_the_start_of_renewals_costs_no_renewals(monkeypat
             was_interrupted = True
         finally:
             sys.settrace(traced)
-        run(process, nothing())  # as the next operation does
+        execute(process, nothing())  # as the next operation does
         until(lambda: loops and not process.threads.waiting)
         assert len(loops) == 1
         return was_interrupted

@@ -8,7 +8,7 @@ from pynamodb_mutex._lock.operations.renew import renew_in_background
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.notifications import deliver
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 
 def interrupt_at(monkeypatch, owner, name, *, calls=True):
@@ -99,4 +99,4 @@ def waiting(lock, timeout=60.0):
 def send_renewal(*several):
     """Renew locks as the library does in the background, each with those that are held together with it."""
     for each in several:
-        run(current_process(), renew_in_background(getattr(each, "together", each)))
+        execute(current_process(), renew_in_background(getattr(each, "together", each)))

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
 
-    Given = Callable[[str, str], Value]
+    Operand = Callable[[str, str], Value]
     """Returns the operand for a value, by the value's type and name: a slot, or the value itself."""
 
-OWN = "own:"
-"""Prefix of the slot of a subclass's own attribute, whose name may be that of a slot of ours, such as ``end``."""
+EXTRA = "extra:"
+"""Prefix of the slot of a subclass's extra attribute, whose name may be that of a slot of ours, such as ``end``."""
 
-GIVEN = f"{OWN}="
+GIVEN = f"{EXTRA}="
 """Prefix of such a slot if the caller gave the value, which replaces what is stored. No name begins with the sign."""
 
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
@@ -63,7 +63,7 @@ def slot(kind: str, name: str) -> Value:
     return Value({kind: SLOT + name})
 
 
-def given(values: Mapping[str, Any]) -> Given:
+def operands(values: Mapping[str, Any]) -> Operand:
     """Return a function that gives these values as operands, for expressions that are used for one request only."""
     return lambda kind, name: Value({kind: values[name]})
 
@@ -138,8 +138,8 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
     return serialized
 
 
-def own_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
-    """Return a lock table's own attributes, by name: those that are not the protocol's."""
+def extra_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
+    """Return a lock table's extra attributes, by name: those that are not the protocol's."""
     keys = {hash_key_name(model), range_key_name(model)}
     of_runs = getattr(model, "_of_runs", ())
     protocol = {*CLAIM, *OF_TABLES, *of_runs, "kept_until", "ttl", "data"} | keys
@@ -147,7 +147,7 @@ def own_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
 
 
 def serialize_attributes(model: type[Model], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Serialise values of a lock table's own attributes, by the names of their slots.
+    """Serialise values of a lock table's extra attributes, by the names of their slots.
 
     Raises:
         TypeError: If the model has no such attribute of its own, or the value is of another type.
@@ -155,10 +155,10 @@ def serialize_attributes(model: type[Model], given: Mapping[str, Any]) -> dict[s
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"attributes must be a dict of values by name, not {shown(given)}")
-    own, serialized = own_attributes(model), {}
+    extra, serialized = extra_attributes(model), {}
     for name, value in given.items():
-        if name not in own:
-            names = shown_all(own) or "none; declare it in a subclass"
+        if name not in extra:
+            names = shown_all(extra) or "none; declare it in a subclass"
             msg = f"{model.__name__} has no attribute {shown(name)} of its own: it has {names}"
             raise TypeError(msg)
         serialized[GIVEN + name] = serialize(model, name, value)
@@ -180,7 +180,7 @@ class Layout:
         put_right_by: The call that makes a free lock of a row whose attributes are invalid.
         must_exist: Whether a row must exist to be locked: true for a user's table.
         exists: The condition that a row exists.
-        initial: A subclass's own attributes, each with its name. Those that have a default are written with a row's first
+        initial: A subclass's extra attributes, each with its name. Those that have a default are written with a row's first
             claim.
     """
 
@@ -213,7 +213,7 @@ class Layout:
             (name, attributes[prefix + name].attr_name, _READERS[name])
             for name in (CLAIM if prefix else CLAIM + OF_TABLES + getattr(model, "_of_runs", ()))
         ]
-        self.initial = [] if prefix else [*own_attributes(model).items()]
+        self.initial = [] if prefix else [*extra_attributes(model).items()]
 
     def claim(self, raw: RawItem | None) -> Claim:
         """Return the claim in a row: none if the row is absent, one with a fault if it cannot be a lock's."""
@@ -353,7 +353,7 @@ class Layout:
         return {**raw, name: {self.data_attribute.attr_type: serialized}}
 
     def initial_values(self, key: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return serialised values of a subclass's own attributes, by the names of their slots.
+        """Return serialised values of a subclass's extra attributes, by the names of their slots.
 
         Args:
             key: The lock's key.
@@ -365,7 +365,7 @@ class Layout:
         # the user of the present request. None, and what serialises to it, as an empty set does, is not stored.
         values = self.model(key).attribute_values
         serialized = {
-            OWN + name: attribute.serialize(values[name])
+            EXTRA + name: attribute.serialize(values[name])
             for name, attribute in self.initial
             if values.get(name) is not None and name not in (given or ())
         }
@@ -374,7 +374,7 @@ class Layout:
 
     # -- conditions and actions -----------------------------------------------------------------
 
-    def mine(self, value: Given = slot) -> Condition:
+    def mine(self, value: Operand = slot) -> Condition:
         """Return the condition that token and version are those of our acquisition."""
         # The token alone would not do. A's acquiring request is applied (version 5), and a copy of it is delayed. A's
         # lease expires, B acquires (6) and releases; the copy arrives and writes A's token again, with version 7. A
@@ -389,14 +389,14 @@ class Layout:
         recorded: Action = self.data_attribute.set(slot(self.data_attribute.attr_type, "data"))
         return recorded
 
-    def ends_before(self, value: Given = slot) -> Condition:
+    def ends_before(self, value: Operand = slot) -> Condition:
         """Return the condition that the claim ends before the new end: an end is only ever moved later."""
         # Renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until 110. If
         # renewal 1 then arrived and moved the end back to 100, another could acquire the lock in between. The
         # comparison also fails for a row without an end: a late renewal revives no claim that was released.
         return self.expires_at < value("N", "end")
 
-    def not_held(self, value: Given = slot) -> Condition:
+    def not_held(self, value: Operand = slot) -> Condition:
         """Return the condition that there is no claim, or that its end has certainly passed."""
         free: Condition = self.expires_at.does_not_exist() | (
             self.expires_at < value("N", "now_low")
@@ -409,7 +409,7 @@ class Layout:
         # Not by `size`: for a list that does not exist, some engines refuse it and some return 0.
         return Path(self.waiting)[0].does_not_exist()
 
-    def version_below(self, value: Given = slot) -> Condition:
+    def version_below(self, value: Operand = slot) -> Condition:
         """Return the condition that the fencing token is lower than the one to be written, or absent."""
         below: Condition = self.version.does_not_exist() | (
             self.version < value("N", "new_version")
@@ -492,16 +492,16 @@ class Layout:
             *self.claiming(data=data),
             self.abandoned_by.set(Value({"S": ""})),
             SetAction(Path(self.version), Path(self.version) + Value({"N": "1"})),
-            *self.own(given),
+            *self.extras(given),
         ]
 
-    def own(self, slots: Collection[str]) -> list[Action]:
-        """Return the actions that write a subclass's own attributes: what the caller gave, and defaults of a new row."""
+    def extras(self, slots: Collection[str]) -> list[Action]:
+        """Return the actions that write a subclass's extra attributes: what the caller gave, and defaults of a new row."""
         actions: list[Action] = []
         for name, attribute in self.initial:
             kind = attribute.attr_type
             if GIVEN + name in slots:
                 actions.append(attribute.set(slot(kind, GIVEN + name)))
-            elif OWN + name in slots:
-                actions.append(attribute.set(Path(attribute) | slot(kind, OWN + name)))
+            elif EXTRA + name in slots:
+                actions.append(attribute.set(Path(attribute) | slot(kind, EXTRA + name)))
         return actions

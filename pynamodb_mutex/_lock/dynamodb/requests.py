@@ -17,7 +17,7 @@ from pynamodb.constants import (
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
-from pynamodb_mutex._lock.dynamodb.layout import GIVEN, OWN, SLOT, slot
+from pynamodb_mutex._lock.dynamodb.layout import EXTRA, GIVEN, SLOT, slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,7 +106,7 @@ class Kinds(dict[Any, "Template"]):
 
 
 def by_kind(build: Callable[[Any, Any], Template]) -> Lazy[Kinds]:
-    """Make a property of a method that builds a template for one kind: ``requests.end[keeps, data]``."""
+    """Make a property of a method that builds a template for one kind: ``requests.end[reserves, data]``."""
 
     @functools.wraps(build)
     def kinds(instance: Any) -> Kinds:
@@ -142,7 +142,7 @@ class Requests(Templates):
     ) -> Template:
         """Acquire a row that is free, or whose claim has expired.
 
-        The values say whether there is a payload, whether the row must exist, and which of a subclass's own attributes
+        The values say whether there is a payload, whether the row must exist, and which of a subclass's extra attributes
         are given, or have a default now.
 
         Args:
@@ -153,18 +153,18 @@ class Requests(Templates):
                 show which token was written.
             clause: What the kind of acquisition adds; None for nothing.
         """
-        own: tuple[str, ...] = ()
+        extra: tuple[str, ...] = ()
         if self._layout.initial:
-            own = tuple(name for name in values if name.startswith(OWN))
+            extra = tuple(name for name in values if name.startswith(EXTRA))
         return self._acquire[
-            watched, "data" in values, "must_exist" in values, exactly, clause, own
+            watched, "data" in values, "must_exist" in values, exactly, clause, extra
         ]
 
     @by_kind
     def _acquire(
         self, kind: tuple[bool, bool, bool, bool, Clause | None, tuple[str, ...]]
     ) -> Template:
-        watched, data, must_exist, exactly, clause, own = kind
+        watched, data, must_exist, exactly, clause, extra = kind
         layout = self._layout
         takeable = layout.not_held() if clause is None else clause.free(layout)
         if watched:
@@ -196,7 +196,7 @@ class Requests(Templates):
             *layout.claiming(data=data),
             SetAction(Path(layout.version), version),
             SetAction(Path(layout.writes), number),
-            *layout.own(own),
+            *layout.extras(extra),
         ]
         if clause is not None:
             condition &= clause.add(layout, actions)
@@ -212,7 +212,7 @@ class Requests(Templates):
     @by_kind
     def _hand_over(self, kind: tuple[bool, tuple[str, ...]]) -> Template:
         layout = self._layout
-        # The tombstone keeps token and version. A copy of this write that arrives after a release must not revive the
+        # The tombstone reserves token and version. A copy of this write that arrives after a release must not revive the
         # claim for a waiter that does not know of it. A closed key has no next holder.
         mine = layout.mine() & layout.has_claim
         if layout.closed is not None:
@@ -231,10 +231,10 @@ class Requests(Templates):
 
         Refused if our claim has ended before.
         """
-        keeps, data = kind
+        reserves, data = kind
         layout = self._layout
         actions = layout.ending()
-        if keeps:
+        if reserves:
             actions = [
                 # Another token, so that our late renewals and guarded writes are refused: nothing moves the end of this
                 # claim.

@@ -76,9 +76,9 @@ class Attempt(ABC, Generic[H]):
         self._since = math.inf
         self._contended = False
         # what is tried before all else: to take the lock by force
-        self._first: Callable[[], Operation[H | None]] | None = None
+        self._force: Callable[[], Operation[H | None]] | None = None
 
-    def run(self, note: Callable[[H], object]) -> Operation[H | None]:
+    def acquire(self, note: Callable[[H], object]) -> Operation[H | None]:
         """Acquire and emit the outcome; return what is held, or None if it was not free in time.
 
         Args:
@@ -86,9 +86,9 @@ class Attempt(ABC, Generic[H]):
         """
         self.begin()
         try:
-            held = None if self._first is None else (yield from self._first())
+            held = None if self._force is None else (yield from self._force())
             if held is None:
-                held = yield from self._once() if self._timeout == 0 else self._in_line()
+                held = yield from self._try() if self._timeout == 0 else self._in_line()
             if held is not None:
                 note(held)
                 claims = held.claims
@@ -135,7 +135,7 @@ class Attempt(ABC, Generic[H]):
     def _emit_contended(self) -> None:
         """Emit ``contended``, if it is known that the lock is held."""
 
-    def _once(self) -> Operation[H | None]:
+    def _try(self) -> Operation[H | None]:
         held = yield from self.poll()
         if held is None:
             self._emit_contended()
@@ -204,7 +204,7 @@ class Acquisition(Attempt[HeldClaim]):
 
     def by_force(self) -> None:
         """Break the claim that is in the row when this attempt begins."""
-        self._first = self._by_force
+        self._force = self._by_force
 
     @property
     def blocker(self) -> Acquisition:
@@ -259,7 +259,7 @@ class Acquisition(Attempt[HeldClaim]):
                 return None
             settled, turn.settled = turn.settled, None
             if settled is not None:
-                self.observe(settled, shared.now)
+                self.see(settled, shared.now)
             if queue.holder is not None:
                 # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
                 # it counted as the holder, its end would be the time of the next poll, which has passed: once another
@@ -270,7 +270,7 @@ class Acquisition(Attempt[HeldClaim]):
                 if claim is not None:
                     return claim
                 if self.holder is not None:
-                    queue.saw(self.holder, shared.now + poll[1])
+                    queue.see(self.holder, shared.now + poll[1])
                 # Handed over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
@@ -354,7 +354,7 @@ class Acquisition(Attempt[HeldClaim]):
         )
         local = contender.key_queue.holder
         # By force the first poll is a write in any case: a read may be stale, and show the holder before this one.
-        held_here = local is not None and local.held_at(shared.now) and self._first is None
+        held_here = local is not None and local.held_at(shared.now) and self._force is None
         waits = not seen or shared.now < self.free_at
         # Other processes hold the lock for short times, and one of them acquires it between our read and our write,
         # each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes hands.
@@ -365,9 +365,9 @@ class Acquisition(Attempt[HeldClaim]):
             # and the caller would wait for a free key. Later reads may be stale: the next poll corrects them.
             answer = yield from self._read(consistent=learns_time)
             if learns_time:
-                self._see(answer)
+                self._see_answer(answer)
             else:
-                self.observe(answer.claim, answer.received)
+                self.see(answer.claim, answer.received)
             if answer.received < self.free_at:
                 return None
         known = self.observed.claim
@@ -432,9 +432,9 @@ class Acquisition(Attempt[HeldClaim]):
             # Nothing to take back: an earlier attempt whose answer was lost has not been applied, or its claim
             # has ended since. One that is still on its way may be applied later. A request that is sent
             # now could not prevent that, since it would arrive first; the claim that the late attempt
-            # then makes ends with its lease. Noted before `_see`, which may raise.
+            # then makes ends with its lease. Noted before `_see_answer`, which may raise.
             self._undo.pop()
-            self._see(answer)
+            self._see_answer(answer)
             return None
         # Also if refused: the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
         # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed.
@@ -469,7 +469,7 @@ class Acquisition(Attempt[HeldClaim]):
             contender.options.row, own, values, now=now, watched=watched, clause=self._clause
         )
 
-    def _see(self, answer: Answer) -> None:
+    def _see_answer(self, answer: Answer) -> None:
         """Note what an answer shows of a row that does not carry our claim.
 
         Raises:
@@ -479,9 +479,9 @@ class Acquisition(Attempt[HeldClaim]):
         contender = self.contender
         if not answer.item and (contender.store.layout.must_exist or contender.options.must_exist):
             raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
-        self.observe(answer.claim, answer.received)
+        self.see(answer.claim, answer.received)
 
-    def observe(self, claim: Claim, received: float) -> None:
+    def see(self, claim: Claim, received: float) -> None:
         """Note the claim of a row that was received at a local time.
 
         Raises:
@@ -555,7 +555,7 @@ def take_back(claim: HeldClaim) -> Operation[None]:
     """End a claim that nobody will use. If that is interrupted, it can be called again."""
     if is_handed_out(claim):
         with suppress(PynamoDBException):  # it is reported, and the claim expires
-            yield from release(claim, keeps=False)
+            yield from release(claim, at_least=False)
         return
     claim.forget()
     # Also if it was released: the first call was interrupted before that request was sent. The belief has ended, so it

@@ -85,8 +85,8 @@ class Acquired(Held):
         self.abandoned_by = claim.abandoned_by
         # A row of a lock table only for its payload: it takes more memory than all else that is kept of a held lock.
         layout = contender.store.layout
-        is_kept = layout.must_exist or layout.data_attribute.attr_name in item
-        self.item: RawItem = item if is_kept else {}
+        is_needed = layout.must_exist or layout.data_attribute.attr_name in item
+        self.item: RawItem = item if is_needed else {}
         self.depth = 1
         self.row: Any = None
         self.writes_on: tuple[int, bool] | None = None
@@ -223,7 +223,7 @@ class Acquired(Held):
     @property
     def is_released_inside(self) -> bool:
         """Whether the claim was released, and its holder may go on as if it were not: see `Held.blocks`."""
-        return self.is_released and self.together.blocks > 0
+        return self.is_released and self.together.still_inside > 0
 
     @property
     def loss(self) -> Loss | None:

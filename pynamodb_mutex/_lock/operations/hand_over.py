@@ -92,7 +92,7 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                     # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
                     # the answer to the hand-over may be so late that the successor's lease has passed.
                     with suppress(PynamoDBException):
-                        yield from release(successor, keeps=False)
+                        yield from release(successor, at_least=False)
         except BaseException as error:
             is_failure = isinstance(error, PynamoDBException) and not isinstance(
                 error, MutexLostError

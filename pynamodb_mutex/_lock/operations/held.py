@@ -174,7 +174,7 @@ class HeldClaim(Acquired):
         if loss is not None and self.belief.loss is None:
             self.lose(loss)
 
-    def abandon(self) -> None:
+    def note_left(self) -> None:
         """Note that the claim has ended, and its holder has left it to acquire the lock anew.
 
         A renewal is under way when the lease ends, and its holder's next attempt fails. By the renewal's answer the claim
@@ -205,7 +205,7 @@ class HeldClaim(Acquired):
         elif self.may_be_unlocked:
             # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
             # that was released, and undo what another has written since: it is refused.
-            self.together.blocks += 1
+            self.together.still_inside += 1
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
@@ -278,7 +278,7 @@ class HeldClaim(Acquired):
         """Hand the lock over if somebody is next in line in this process; return whether the claim has ended."""
         [ending] = endings
         # before `hold_at_least` the waiters of this process wait as all others do
-        if not hands_over or ending.keeps_until > self.shared.now:
+        if not hands_over or ending.reserved_until > self.shared.now:
             return False
         turn = self.contender.next_holder(self)
         return False if turn is None else (yield from turn.take_over(ending))
@@ -313,7 +313,7 @@ class HeldClaim(Acquired):
         elif renewal is Renewal.LOST:
             self.note_refusal(row)
         elif renewal is Renewal.AGAIN:
-            self.own.saw(row.expires_at)
+            self.own.see(row.expires_at)
         return renewal
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:

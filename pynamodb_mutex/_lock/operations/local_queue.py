@@ -88,7 +88,7 @@ class LocalQueue(Generic[H, C]):
         self.holder = claim
         self._queues[self._place] = self
 
-    def saw(self, claim: Claim, polls_by: float) -> None:
+    def see(self, claim: Claim, polls_by: float) -> None:
         """Note a claim of another process that a waiter in line has seen, and by when it polls again."""
         if not self.known_taken:
             self._wake_all()

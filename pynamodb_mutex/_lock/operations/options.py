@@ -58,7 +58,7 @@ class LockOptions(NamedTuple):
         on_lost: Called with the mutex when the lock is lost; None for nothing.
         owner: A label for people; None for host, process and thread.
         data: The serialised payload to write with the claim; None to leave the stored one.
-        attributes: Values of the lock table's own attributes to write with the claim, by name; None for none.
+        attributes: Values of the lock table's extra attributes to write with the claim, by name; None for none.
         must_exist: Whether the lock is acquired only if its row exists.
         delete_on_release: Whether the row is deleted at release.
         reentrant: Whether the holding thread or task may acquire the lock again.

@@ -46,7 +46,7 @@ class Held(ABC):
     Attributes:
         shared: State that the locks of the process share.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
-        blocks: Number of those that may go on after the release as if it were held: ``with`` blocks that began with it and
+        still_inside: Number of those that may go on after the release as if it were held: ``with`` blocks that began with it and
             have not ended, each thread that runs on when the block of its task was cancelled, and a holder that does not
             know that a write whose answer was lost, or `release_all`, has released the lock.
         plan: Plan for the next renewal.
@@ -58,7 +58,6 @@ class Held(ABC):
     """
 
     __slots__ = (
-        "blocks",
         "ended_by_max_hold",
         "failure",
         "in_danger",
@@ -67,12 +66,13 @@ class Held(ABC):
         "renewals_under_way",
         "rows",
         "shared",
+        "still_inside",
     )
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.rows: dict[object, Any] | None = None
-        self.blocks = 0
+        self.still_inside = 0
         self.plan = NEVER
         self.is_queued = False
         self.renewals_under_way = 0

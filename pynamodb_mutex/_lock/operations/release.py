@@ -3,6 +3,16 @@
 A release is conditional on the claim being ours, so it cannot end another holder's claim. What a refusal means, that
 an earlier attempt was applied or that the lock had been lost, is decided in `protocol.outcome`. The next waiter of this
 process takes the lock over in `hand_over`.
+
+How a claim of ours ends, and what it is called:
+
+==============  ===================================================================================================
+release         its holder ends it, by requests that are repeated until it is known that it has ended
+leave           one level of a reentrant acquisition; the last one begins the release
+forget          nobody has been given it: it counts for nothing from now on, and no request is sent
+disown          forget, and end it in its row by its token, by one request: it may or may not have been made
+take back       whichever fits: release what somebody may count on, disown the rest
+==============  ===================================================================================================
 """
 
 from __future__ import annotations
@@ -14,7 +24,7 @@ from pynamodb.constants import ALL_NEW, RETURN_VALUES
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.events import Log
-from pynamodb_mutex._lock.operations.retry import Attempts, once, retrying
+from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
 from pynamodb_mutex._lock.operations.states import Change
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
@@ -40,13 +50,13 @@ if TYPE_CHECKING:
 
 
 def release(
-    held: Held, *, keeps: bool = True, data: str | None = None, by: float | None = None
+    held: Held, *, at_least: bool = True, data: str | None = None, by: float | None = None
 ) -> Operation[None]:
     """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
 
     Args:
         held: What to release.
-        keeps: Whether ``hold_at_least`` counts: not for claims that nobody was given.
+        at_least: Whether ``hold_at_least`` counts: not for claims that nobody was given.
         data: Serialised payload to write with the release of a single claim; None to leave the stored one.
         by: Local time by which to give up, if all that the process holds is released: then the acquisition ends however
             often it was entered, and is not handed over. None if its holder releases it.
@@ -70,7 +80,7 @@ def release(
         # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
         # if it will have none. That write may have released the lock, and the row may be another's by now. The release
         # below is then refused at its first attempt, and that is no loss.
-        ending = Ending(claim, runs_until, keeps=keeps, data=data)
+        ending = Ending(claim, runs_until, at_least=at_least, data=data)
         if leave(claim, "release"):
             endings.append(ending)
     # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
@@ -96,7 +106,7 @@ def _make_last(held: Held) -> None:
     """Let the release that follows end an acquisition, however often it was entered."""
     # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
     # guard it would undo what the next holder writes.
-    held.together.blocks += 1
+    held.together.still_inside += 1
     for claim in held.unreleased:
         claim.depth = 1
 
@@ -153,21 +163,21 @@ class Ending:
     Args:
         claim: The claim, not yet changed by `leave`.
         runs_until: Local time until which its lease runs: after that it need not be ended any more.
-        keeps: Whether ``hold_at_least`` counts.
+        at_least: Whether ``hold_at_least`` counts.
         data: Serialised payload to write with it; None to leave the stored one.
 
     Attributes:
         claim: The claim.
         attempts: Attempts at ending it. A write of unknown outcome that unlocks counts as an earlier one.
         until: Local time until which failures are retried.
-        keeps_until: Local time before which a claim that nobody holds is put in the place of this one.
+        reserved_until: Local time before which a claim that nobody holds is put in the place of this one.
         data: The payload by the name of its slot; empty if there is none.
-        kept_as: Token of that claim, the same for all attempts; empty if there is none.
+        reserved_as: Token of that claim, the same for all attempts; empty if there is none.
         successor: The claim of the next holder, if the lock was handed over.
     """
 
     def __init__(
-        self, claim: HeldClaim, runs_until: float, *, keeps: bool, data: str | None
+        self, claim: HeldClaim, runs_until: float, *, at_least: bool, data: str | None
     ) -> None:
         self.claim = claim
         self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
@@ -175,17 +185,17 @@ class Ending:
         self.successor: HeldClaim | None = None
         self.data = {} if data is None else {"data": data}
         self._deletes = claim.options.delete_on_release
-        self.keeps_until, self.kept_as = -math.inf, ""
-        if keeps and claim.options.hold_at_least is not None:
-            self.keeps_until = claim.since + claim.options.hold_at_least
-            self.kept_as = claim.shared.new_token(claim.store)
+        self.reserved_until, self.reserved_as = -math.inf, ""
+        if at_least and claim.options.hold_at_least is not None:
+            self.reserved_until = claim.since + claim.options.hold_at_least
+            self.reserved_as = claim.shared.new_token(claim.store)
 
     def request(self) -> Request:
         """Return the request that releases the claim, and keeps others from the lock if it is too early for them."""
         claim, now = self.claim, self.claim.shared.now
-        row, own, rest = claim.options.row, claim.own, self.keeps_until - now
+        row, own, rest = claim.options.row, claim.own, self.reserved_until - now
         if rest > 0:
-            return claim.store.end(row, own, {"token": self.kept_as, **self.data}, now, rest)
+            return claim.store.end(row, own, {"token": self.reserved_as, **self.data}, now, rest)
         if self._deletes:
             return claim.store.delete(row, own)
         request = claim.store.end(row, own, self.data, now, 0.0)
@@ -216,8 +226,8 @@ class Ending:
         answer = yield from retrying(
             claim.shared, build, self.until, about=claim, attempts=self.attempts
         )
-        is_kept = answer.claim.waiting or answer.claim.closed is not None
-        if is_kept and is_mine(claim.own, answer.claim) and not is_done(answer):
+        must_stay = answer.claim.waiting or answer.claim.closed is not None
+        if must_stay and is_mine(claim.own, answer.claim) and not is_done(answer):
             # The row was to be deleted, but waiters stand in line in it, or it is closed, and must be kept. This is sent
             # again but once: an update is not refused for that while the claim is ours.
             self._deletes = False
@@ -234,7 +244,7 @@ class Ending:
 
     def _is_released(self, answer: Answer) -> bool:
         own, deletes = self.claim.own, self._deletes
-        return answer.applied or shows_release(own, answer.claim, self.kept_as, deletes=deletes)
+        return answer.applied or shows_release(own, answer.claim, self.reserved_as, deletes=deletes)
 
 
 def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
@@ -252,7 +262,7 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
     request = store.update(store.requests.disown, contender.options.row, values)
     if contender.on_freed is not None:
         request.kwargs[RETURN_VALUES] = ALL_NEW
-    reply = yield from once(request)
+    reply = yield from send(request)
     if isinstance(reply, Failure):
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))

@@ -131,7 +131,7 @@ def retrying(
         yield Wait(at)
 
 
-def once(request: Request) -> Operation[Answer | Failure]:
+def send(request: Request) -> Operation[Answer | Failure]:
     """Send a request once, and return its answer or failure."""
     reply: Answer | Failure = yield Send(request)
     return reply

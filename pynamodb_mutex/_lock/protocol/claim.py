@@ -126,7 +126,7 @@ class Claim(NamedTuple):
     fault: Exception | None = None
 
     @property
-    def is_kept(self) -> bool:
+    def is_reserved(self) -> bool:
         """Whether the last holder has released the lock, and keeps others from it until the end of the claim."""
         return self.expires_at is not None and self.owner is None
 
@@ -135,7 +135,7 @@ class Claim(NamedTuple):
         """The label of the holder, as a message shows it."""
         return (
             "nobody (released, and kept by hold_at_least)"
-            if self.is_kept
+            if self.is_reserved
             else shown_owner(self.owner)
         )
 
@@ -362,7 +362,7 @@ class OwnClaim:
             known = self._known = term, bounds, ends
         return known[2]
 
-    def saw(self, end: float | None) -> None:
+    def see(self, end: float | None) -> None:
         """Note an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 

@@ -98,7 +98,7 @@ def was_lost_before_release(own: OwnClaim, claim: Claim, *, maybe_applied: bool)
     return broken or not maybe_applied
 
 
-def shows_release(own: OwnClaim, claim: Claim, kept_as: str, *, deletes: bool) -> bool:
+def shows_release(own: OwnClaim, claim: Claim, reserved_as: str, *, deletes: bool) -> bool:
     """Return whether a row that refused a release shows that an earlier copy of that same request was applied.
 
     A proxy may send one request twice, and return the second answer.
@@ -106,11 +106,11 @@ def shows_release(own: OwnClaim, claim: Claim, kept_as: str, *, deletes: bool) -
     Args:
         own: Our claim.
         claim: What the row that refused the release says.
-        kept_as: Token of the claim that a release before ``hold_at_least`` leaves; empty if it leaves none.
+        reserved_as: Token of the claim that a release before ``hold_at_least`` leaves; empty if it leaves none.
         deletes: Whether it deletes the row, and with it all that shows whose release it was.
     """
     # No other request writes that token.
-    if kept_as and claim.token == kept_as:
+    if reserved_as and claim.token == reserved_as:
         return True
     if deletes:
         return False
@@ -190,7 +190,7 @@ def guarded_write(
         # A renewal that was sent after this attempt was applied before it. The write carries the whole row, and the end
         # of the claim with it: applied, it would move the end back, and another could take the lock while this holder
         # still believes in its renewal. So it proposes a later end at the next attempt.
-        own.saw(claim.expires_at)
+        own.see(claim.expires_at)
         return Verdict.AGAIN
     return Verdict.REFUSED
 

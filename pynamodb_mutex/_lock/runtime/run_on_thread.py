@@ -1,6 +1,6 @@
 """The runner for threads: runs operations on the caller's thread, and renewals on threads of the library.
 
-`run` is the loop that takes an operation from effect to effect: a step inside the monitor (`Process.step`), then,
+`execute` is the loop that takes an operation from effect to effect: a step inside the monitor (`Process.step`), then,
 outside of it, the delivery of events, and the request or the wait that the step asked for. It also starts the renewal
 loop (`pynamodb_mutex._lock.operations.renew`) when there is something to renew, and runs what signal handlers could not run.
 The runner for asyncio tasks is `run_in_task`.
@@ -65,7 +65,7 @@ class ThreadSleeper:
         local_clock().acquire(self._asleep, until)
 
 
-def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
+def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process,
     operation: Operation[R],
     sleeper: ThreadSleeper | None = None,
@@ -204,7 +204,7 @@ def _run_logged(
 ) -> None:
     """Run an operation whose failure nobody sees; it is logged with a message."""
     try:
-        run(process, operation, renews=renews)
+        execute(process, operation, renews=renews)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
         log(logging.ERROR, what, exc_info=True)
 
@@ -231,7 +231,7 @@ def _run_renewals(process: Process, loop: Operation[None]) -> None:
     with process.monitor:
         if process.schedule.loop is not loop:
             return
-    run(process, loop, _RenewalSleeper(process), renews=True)
+    execute(process, loop, _RenewalSleeper(process), renews=True)
 
 
 class _RenewalSleeper(ThreadSleeper):

@@ -24,7 +24,7 @@ from pynamodb_mutex import (
 from pynamodb_mutex._admin.release_all import _release_at_exit
 from pynamodb_mutex._lock.operations.effects import Wait
 from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex._lock.runtime.run_on_thread import run
+from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 # -- release_all -----------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ def test_inside_a_step_locks_are_released_right_after_it_and_reported_as_not_rel
 
     before = signal.signal(signal.SIGUSR1, lambda *_: reports.append(release_all()))
     try:
-        run(current_process(), interrupted())
+        execute(current_process(), interrupted())
     finally:
         signal.signal(signal.SIGUSR1, before)
     (((key, error),),) = reports

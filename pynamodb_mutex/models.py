@@ -24,11 +24,7 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex._lock.dynamodb.connection import (
-    CONNECT_TIMEOUT,
-    POOL_CONNECTIONS,
-    READ_TIMEOUT,
-)
+from pynamodb_mutex._lock.dynamodb.connection import CONNECT_TIMEOUT, POOL_CONNECTIONS, READ_TIMEOUT
 from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection, range_key_name
 from pynamodb_mutex._lock.operations.options import check_reason, check_retention

@@ -34,10 +34,7 @@ from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._several.handles import MOST_KEYS, KeyGroup, OneOfSeveral, members
-from pynamodb_mutex.exceptions import (
-    MutexAlreadyHeldError,
-    MutexTimeoutError,
-)
+from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 
 if TYPE_CHECKING:

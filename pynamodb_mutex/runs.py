@@ -38,11 +38,7 @@ from pynamodb_mutex._once.run import (
     peek,
     state_of,
 )
-from pynamodb_mutex.exceptions import (
-    MutexError,
-    NotRecordedError,
-    ResultUnavailableError,
-)
+from pynamodb_mutex.exceptions import MutexError, NotRecordedError, ResultUnavailableError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 

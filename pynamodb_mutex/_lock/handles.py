@@ -28,12 +28,7 @@ from pynamodb_mutex._lock.protocol.messages import describe_holder, one_line, sh
 from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
-from pynamodb_mutex.exceptions import (
-    MutexError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-    add_note,
-)
+from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError, MutexTimeoutError, add_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable

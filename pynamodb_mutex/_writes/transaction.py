@@ -11,13 +11,7 @@ import itertools
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.constants import (
-    ALL_OLD,
-    CLIENT_REQUEST_TOKEN,
-    ITEM,
-    RETURN_CONSUMED_CAPACITY,
-    TOTAL,
-)
+from pynamodb.constants import ALL_OLD, CLIENT_REQUEST_TOKEN, ITEM, RETURN_CONSUMED_CAPACITY, TOTAL
 from pynamodb.exceptions import PutError, TransactWriteError
 
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import (

@@ -10,10 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pynamodb.constants import (
-    EXPRESSION_ATTRIBUTE_VALUES,
-    KEY,
-)
+from pynamodb.constants import EXPRESSION_ATTRIBUTE_VALUES, KEY
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 

@@ -28,11 +28,7 @@ from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
 from pynamodb_mutex._lock.operations.states import Change
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
-from pynamodb_mutex._lock.protocol.outcome import (
-    is_mine,
-    shows_release,
-    was_lost_before_release,
-)
+from pynamodb_mutex._lock.protocol.outcome import is_mine, shows_release, was_lost_before_release
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
 from pynamodb_mutex.exceptions import Loss, MutexLostError
 

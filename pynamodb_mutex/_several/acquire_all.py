@@ -15,9 +15,8 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._lock.dynamodb.keys import row_name
 from pynamodb_mutex._lock.operations.acquire import (
+    Acquisition,
     Attempt,
-    claim_in_the_way,
-    closed_error,
     is_handed_out,
     raise_if_out_of_time,
     renew_if_short,
@@ -27,8 +26,8 @@ from pynamodb_mutex._lock.operations.events import contended
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.release import disown, release
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
-from pynamodb_mutex._lock.protocol.claim import Claim, ObservedClaim, OwnClaim
-from pynamodb_mutex._lock.protocol.messages import shown, shown_all
+from pynamodb_mutex._lock.protocol.claim import Claim, OwnClaim
+from pynamodb_mutex._lock.protocol.messages import shown_all
 from pynamodb_mutex._lock.protocol.outcome import is_mine
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE, next_wait, poll_at_end
 from pynamodb_mutex._several.group import HeldGroup
@@ -123,14 +122,12 @@ def are_held(
 # -- all or none -----------------------------------------------------------------------------------
 
 
-class _Member:
-    """One of the locks to acquire together, and what is known of its row."""
+class _Member(Acquisition):
+    """An acquisition of one of the locks to acquire together: what is known of its row, and its part of the transaction."""
 
     def __init__(self, contender: Contender) -> None:
-        self.contender = contender
-        self.shared = contender.shared
+        super().__init__(contender, 0.0)
         self.store = contender.store
-        self.observed = ObservedClaim()
 
     def start_anew(self) -> None:
         """Make a new claim, with a new token, for another transaction.
@@ -147,9 +144,7 @@ class _Member:
     @property
     def free_at(self) -> float:
         """Local time from which the lock may be acquired, as far as is known; minus infinity if no row was seen."""
-        if self.observed.claim is None:
-            return -math.inf
-        return self.observed.free_at(self.store.bounds)
+        return -math.inf if self.observed.claim is None else super().free_at
 
     def update(self) -> dict[str, Any]:
         """Return the update that acquires the row, for an attempt that is about to be sent.
@@ -242,7 +237,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         """Emit ``contended`` for each lock that is known to be held; called until that is known of one."""
         now = self.shared.now
         for member in self._members:
-            claim = claim_in_the_way(member.observed, member.contender)
+            claim = member.holder
             if claim is not None and (member.observed.claim is None or now < member.free_at):
                 self._contended = True
                 self.shared.emit(contended(member.contender, claim))
@@ -397,13 +392,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         """
         blocked = changed = False
         for member, item in rows.items():
-            contender = member.contender
-            if not item and (member.store.layout.must_exist or contender.options.must_exist):
-                raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
-            claim = member.store.layout.claim(item)
-            member.observed.see(claim, received)
-            if claim.closed is not None:
-                raise closed_error(contender, claim)
+            member.see_row(item, member.store.layout.claim(item), received)
             changed |= member.observed.changed_hands
             blocked |= received < member.free_at
         if changed:

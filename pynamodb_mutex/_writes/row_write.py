@@ -24,16 +24,10 @@ from pynamodb.constants import (
 )
 from pynamodb.exceptions import GetError
 
+from pynamodb_mutex._lock.dynamodb import pynamodb_private as private
 from pynamodb_mutex._lock.dynamodb.keys import key_of as lock_key_of
 from pynamodb_mutex._lock.dynamodb.keys import row_key, row_name
 from pynamodb_mutex._lock.dynamodb.layout import operands
-from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
-    connection_of,
-    hash_key_name,
-    range_key_name,
-    serialized_key,
-    version_condition,
-)
 from pynamodb_mutex._lock.operations.retry import learn_time
 from pynamodb_mutex._lock.protocol.claim import TICK, date_of
 from pynamodb_mutex._lock.protocol.messages import describe_holder, shown
@@ -105,7 +99,7 @@ class RowWrite:
         if kind == TRANSACT_PUT:
             attributes = row.serialize(null_check=True)
         # Here, and not for each attempt: it also adds the next value of the VersionAttribute to what is written.
-        version = version_condition(row, attributes, own_actions)
+        version = private.version_condition(row, attributes, own_actions)
         self._condition = both(condition, version if versioned else None)
         self._attributes = attributes
         self._actions = own_actions
@@ -125,8 +119,8 @@ class RowWrite:
             actions: Actions of an update in addition to the caller's.
         """
         condition = both(self._condition, also)
-        connection = connection_of(type(self.row))
-        hash_key, range_key = serialized_key(self.row)
+        connection = private.connection_of(type(self.row))
+        hash_key, range_key = private.serialized_key(self.row)
         parts: dict[str, Any] = {"key": KEY}
         if self._attributes is not None:
             parts = {"key": ITEM, "attributes": {**self._attributes, **(attributes or {})}}
@@ -436,7 +430,7 @@ def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLocked
 
 def key_of(row: Model) -> RawItem:
     """Return the primary key of an instance."""
-    names = (hash_key_name(type(row)), range_key_name(type(row)))
+    names = (private.hash_key_name(type(row)), private.range_key_name(type(row)))
     return row_key(type(row), *(getattr(row, name) for name in names if name is not None))
 
 

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import ALL_OLD, CLIENT_REQUEST_TOKEN, ITEM, RETURN_CONSUMED_CAPACITY, TOTAL
 from pynamodb.exceptions import PutError, TransactWriteError
 
-from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
-    connection_of_transaction,
-    items_of,
-    options_of,
-    request_token_of,
-)
+from pynamodb_mutex._lock.dynamodb import pynamodb_private as private
 from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.operations.effects import Outside
 from pynamodb_mutex._lock.protocol.messages import shown
@@ -237,7 +232,7 @@ def commit(
     """
     items: list[Member | dict[str, Any]] = []
     additional: list[Member] = []
-    for kind, item in items_of(transaction):
+    for kind, item in private.items_of(transaction):
         if isinstance(item, ProtectedItem):
             items.append(item.members[0])
             additional += item.members[1:]
@@ -271,7 +266,7 @@ def commit(
 def _committing(
     shared: Shared, transaction: TransactWrite, items: Sequence[Member | dict[str, Any]]
 ) -> Operation[dict[str, Any]]:
-    token, options = request_token_of(transaction), options_of(transaction)
+    token, options = private.request_token_of(transaction), private.options_of(transaction)
     try:
         return (yield from write_together(shared, items, "transaction", token, options))
     except TransactWriteError as error:
@@ -288,8 +283,10 @@ def refuse_other_connection(transaction: TransactWrite) -> None:
         MutexError: If it does.
         TransactWriteError: If nothing can be sent by it.
     """
-    callers = connection_of_transaction(transaction)
-    protected = [item for _, item in items_of(transaction) if isinstance(item, ProtectedItem)]
+    callers = private.connection_of_transaction(transaction)
+    protected = [
+        item for _, item in private.items_of(transaction) if isinstance(item, ProtectedItem)
+    ]
     for item in protected:
         for member in item.members:
             here = member.store.connection
@@ -308,7 +305,7 @@ def _elsewhere(key: str, there: str, here: str) -> MutexError:
 
 def _hide_rows(error: TransactWriteError, transaction: TransactWrite) -> None:
     """Remove from an error the rows that the protocol has requested, and the caller has not."""
-    items = [item for _, item in items_of(transaction)]
+    items = [item for _, item in private.items_of(transaction)]
     for reason, item in itertools.zip_longest(error.cancellation_reasons, items):
         asked_for = item is not None and (not isinstance(item, ProtectedItem) or item.shows_row)
         if reason is not None and not asked_for:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.dynamodb.requests import Clause
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.contender import Contender
@@ -213,8 +214,14 @@ class Acquisition(Attempt[HeldClaim]):
 
     @property
     def holder(self) -> Claim | None:
-        """The claim that was in the way last; None if none was seen."""
-        return claim_in_the_way(self.observed, self.contender)
+        """The claim that was in the way last; None if none was seen.
+
+        What this attempt has seen itself comes first, then a holder in this process, then what others in its queue saw.
+        """
+        if self.observed.claim is not None:
+            return self.observed.claim
+        queue = self.contender.key_queue
+        return queue.in_the_way if queue.holder is None else queue.holder.claim
 
     def _by_force(self) -> Operation[HeldClaim | None]:
         """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
@@ -470,16 +477,21 @@ class Acquisition(Attempt[HeldClaim]):
         )
 
     def _see_answer(self, answer: Answer) -> None:
-        """Note what an answer shows of a row that does not carry our claim.
+        """See the row in an answer, which does not carry our claim."""
+        self.see_row(answer.item, answer.claim, answer.received)
+
+    def see_row(self, item: RawItem, claim: Claim, received: float) -> None:
+        """See a row that does not carry our claim, and was received at a local time; and the claim in it.
 
         Raises:
             DoesNotExist: If the row to lock does not exist, and the protocol must not create it.
+            MutexClosedError: If the lock is closed, unless other keys would do.
             InvalidRowError: If the row is not a lock's.
         """
         contender = self.contender
-        if not answer.item and (contender.store.layout.must_exist or contender.options.must_exist):
+        if not item and (contender.store.layout.must_exist or contender.options.must_exist):
             raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
-        self.see(answer.claim, answer.received)
+        self.see(claim, received)
 
     def see(self, claim: Claim, received: float) -> None:
         """Note the claim of a row that was received at a local time.
@@ -493,9 +505,12 @@ class Acquisition(Attempt[HeldClaim]):
             raise self._closed(claim)
 
     def _closed(self, claim: Claim) -> MutexClosedError:
+        """Return the error for a lock that is closed, and let all who wait for it here know that."""
         # so that those behind this waiter learn it now, and not one poll after the other
         self.contender.queue.settle(claim)
-        return closed_error(self.contender, claim)
+        key, reason, ends = self.contender.key, claim.closed or "", date_of(claim.expires_at)
+        msg = f"{shown(key)} is closed: {one_line(reason)[:LONGEST_REASON]}"
+        return MutexClosedError(msg, reason=reason, key=key, owner=claim.owner, expires_at=ends)
 
 
 def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
@@ -510,13 +525,6 @@ def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
             # It is reported by `renew`. What was acquired may still be ours, for what is left.
             return error
     return None
-
-
-def closed_error(contender: Contender, claim: Claim) -> MutexClosedError:
-    """Return the error for a lock that is closed."""
-    key, reason, ends = contender.key, claim.closed or "", date_of(claim.expires_at)
-    msg = f"{shown(key)} is closed: {one_line(reason)[:LONGEST_REASON]}"
-    return MutexClosedError(msg, reason=reason, key=key, owner=claim.owner, expires_at=ends)
 
 
 def is_handed_out(claim: HeldClaim) -> bool:
@@ -587,17 +595,6 @@ def _end_write(contender: Contender, own: OwnClaim, attempts: Attempts) -> Opera
     """End the claim that an acquiring write without an answer may have made."""
     if attempts.maybe_applied:
         yield from disown(contender, own)
-
-
-def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | None:
-    """Return the claim that keeps a contender from its lock, as far as is known; None if none is known.
-
-    What this attempt has seen itself comes first, then a holder in this process, then what others in its queue saw.
-    """
-    if observed.claim is not None:
-        return observed.claim
-    queue = contender.key_queue
-    return queue.in_the_way if queue.holder is None else queue.holder.claim
 
 
 def delivered(claims: Sequence[HeldClaim]) -> Operation[None]:

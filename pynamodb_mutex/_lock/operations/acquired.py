@@ -187,8 +187,10 @@ class Acquired(Held):
 
         It has not ended as far as is known, though a write whose answer is missing may have released it.
         """
-        is_standing = self.belief.state in STANDING and not self.shared.inherited
-        return is_standing and self.expires > now
+        state = self.belief.state
+        is_standing = state in STANDING and not self.shared.inherited
+        # as `expires` says, which this does not ask: each acquisition does so
+        return is_standing and (state is State.ENDING or self.ends > now)
 
     def held_at(self, now: float) -> bool:
         """Return whether this holder may believe that it holds the lock at a local time."""

@@ -127,8 +127,8 @@ class RowLock(Mutex, Generic[M]):
     def _reading(self) -> Operation[RawItem]:
         """Read the row."""
         process = current_process()
-        # Consistent: A writes the row and releases, B acquires, and an eventually consistent read could show B the row
-        # from before A's write. B would compute from it, and A's write would be lost.
+        # Consistent. Suppose A writes the row and releases, B acquires, and an eventually consistent read shows B the
+        # row from before A's write. B would compute from it, and A's write would be lost.
         read = process.store(self._model).read(self._raw_key, consistent=True)
         answer = yield from retrying(process, lambda: read, 0.0)
         if not answer.item:

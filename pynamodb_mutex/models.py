@@ -156,7 +156,7 @@ class LockItem(Model):
         check_retention(cls.retention)
         for name in ("waiting", "free_since", "closed", "kept_until"):
             kind = type(LockItem.get_attributes()[name])
-            # A subclass may have an attribute of its own under a name that locks use since then. It would silently become
+            # A subclass may have an extra attribute under a name that locks use since then. It would silently become
             # the lock's.
             if not isinstance(cls.__dict__.get(name, kind()), kind):
                 msg = (

@@ -359,8 +359,8 @@ class RowLockMixin(Model):
         Args:
             consistent_read: Read consistently without the lock, too.
         """
-        # A writes the row and releases, B locks it and refreshes. An eventually consistent read may show B the row from
-        # before A's write; B computes from it and saves, its guard holds, and A's write is lost.
+        # Suppose A writes the row and releases, B locks it and refreshes. An eventually consistent read may show B
+        # the row from before A's write; B computes from it and saves, its guard holds, and A's write is lost.
         claim = self._row_claim
         super().refresh(consistent_read or (claim is not None and not claim.is_released))
 

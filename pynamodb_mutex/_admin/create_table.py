@@ -164,8 +164,8 @@ def _existing(client: Any, request: dict[str, Any], *, wait: bool) -> tuple[bool
             # DescribeTable is eventually consistent: it may not find a table that was created just now.
             if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
-            # Or CreateTable was refused because the table was being deleted, and now it is gone. Nobody else would create
-            # it, and this would wait for five minutes.
+            # Or suppose CreateTable was refused because the table was being deleted, and now it is gone: nobody else
+            # would create it, and this would wait for five minutes.
             created = created or _is_created(client, request)
         else:
             # CreateTable was refused for it, and would be as long as this lasts. If this call has created the table, the

@@ -55,9 +55,9 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         PynamoDBException: If DynamoDB refuses or cannot be reached: then nothing has changed here.
     """
     claim.check("detach")
-    # A guarded write of another thread is under way, the lock is detached, another process attaches, and the write
-    # arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence the
-    # second check.
+    # Suppose a guarded write of another thread is under way, the lock is detached, another process attaches, and the
+    # write arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence
+    # the second check.
     writer = claim.shared.runner
     try:
         yield from begin_writing([claim], writer, "detach")

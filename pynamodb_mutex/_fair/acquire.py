@@ -69,8 +69,8 @@ class FairAcquisition(Acquisition):
             self.contender.key_queue.unwatch(wakeup)
             if self._called is not None:
                 self._called.end()
-            # Also after an interruption: otherwise the waiters behind the entry would wait for its turn, until it
-            # counts as dead. After the lock was acquired, this sends nothing.
+            # Also after an interruption: otherwise the waiters behind the entry would wait for it, until it counts as
+            # dead. After the lock was acquired, this sends nothing.
             yield from undone([self._leave])
         return claim
 
@@ -84,7 +84,7 @@ class FairAcquisition(Acquisition):
         is_woken = False
         while True:
             before = self.observed.claim
-            # A holder of this process has released the lock: no read is needed to know that it is free.
+            # Suppose a holder of this process has released the lock: no read is needed to know that it is free.
             take = Take(0) if is_woken else self._next_take()
             if take is not None:
                 self._take = take
@@ -98,7 +98,8 @@ class FairAcquisition(Acquisition):
             if not self._contended:
                 self._emit_contended()
             is_woken = False
-            # A refusal shows the row. If it shows anything new, it may be this waiter's turn, also at the deadline.
+            # A refusal shows the row. If it shows anything new, this waiter may be the one to take the lock, also at
+            # the deadline.
             is_new = self.observed.claim != before
             if shared.now >= self._deadline and not (is_new and self._next_take()):
                 return None
@@ -109,7 +110,7 @@ class FairAcquisition(Acquisition):
                 is_woken = yield from self._wait_and_poll(wakeup)
 
     def _next_take(self) -> Take | None:
-        """Return how to take the lock now; None if that would be refused, or it is another's turn."""
+        """Return how to take the lock now; None if that would be refused, or another comes first."""
         bounds, now = self.contender.store.bounds, self.shared.now
         if self.observed.claim is None:
             return Take()  # nothing is known of the row yet: take it if nobody holds it or waits
@@ -214,8 +215,9 @@ class FairAcquisition(Acquisition):
         """
         contender, line, seen = self.contender, self._line, self.observed.claim or Claim()
         entry, store = line.entry, contender.store
-        # Waiters of a process near to DynamoDB pass the lock on more often than a request of ours gets there: seen to be
-        # the same, we would never join. So each refusal allows for more changes of hands, up to those of some seconds.
+        # Suppose waiters of a process near to DynamoDB pass the lock on more often than a request of ours gets there:
+        # seen to be the same, we would never join. So each refusal allows for more changes of hands, up to those of
+        # some seconds.
         changes = 2 ** min(self._outpaced, 10) - 1
 
         def accept(answer: Answer) -> Failure | None:

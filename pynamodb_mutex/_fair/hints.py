@@ -1,4 +1,4 @@
-"""Hints: waiters with ``fair=Hints(...)`` are called when it is their turn, instead of finding it out by a poll.
+"""Hints: waiters with ``fair=Hints(...)`` are called when they may take the lock, instead of finding out by a poll.
 
 Whoever releases a lock sees in the answer who stands first in line, and at which address, and sends one datagram with the
 id of that entry. The waiter takes the lock by the same write as always, under the same conditions. So a hint decides nothing,

@@ -221,7 +221,7 @@ class WaitingLine:
         return () if self._claim is None else self._claim.waiting
 
     def see(self, claim: Claim, received: float, *, is_current: bool) -> bool:
-        """Note the row as an answer showed it; return whether it can be believed.
+        """See the row as an answer showed it; return whether it can be believed.
 
         Args:
             claim: What the row says.
@@ -234,9 +234,9 @@ class WaitingLine:
         place = claim.waiting.index(self.entry) if self.entry in claim.waiting else None
         went_back = self.place is not None and (place is None or place > self.place)
         if not is_current and known is not None:
-            # Fencing tokens only grow, and places only move forward. A read that shows otherwise is older than what is
-            # known: this waiter joins, the read does not show it yet. Believed, it would join again, or leave without
-            # a request because it seems to stand nowhere.
+            # Fencing tokens only grow, and places only move forward. A read that shows otherwise is older than what
+            # is known. Suppose this waiter joins, and the read does not show it yet: believed, it would join again,
+            # or leave without a request because it seems to stand nowhere.
             is_older = claim.version < known.version
             if is_older or went_back:
                 self.doubts = True
@@ -264,8 +264,9 @@ class WaitingLine:
         if known is not None and _dated(claim) != _dated(known):
             # at some time after the last poll, whatever time the row gives
             self._changed_after = self._looked_at
-        # A waiter that has not seen the row for long does not know who stood first meanwhile: A stands first, leaves,
-        # and joins again behind B, which takes the lock. Then A stands first again, and nobody has passed it over.
+        # A waiter that has not seen the row for long does not know who stood first meanwhile. Suppose A stands first,
+        # leaves, and joins again behind B, which takes the lock: then A stands first again, and nobody has passed it
+        # over.
         has_seen_all = received - self._looked_at < DEAD_AFTER
         self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
@@ -277,8 +278,8 @@ class WaitingLine:
             # force put a new token into the row, but nobody has taken the lock
             self._first_token = claim.token
         elif known is not None and known.token == self._first_token and _went_on(known, claim):
-            # The holder has detached the lock, and another process attaches. Taken for one who passed the first in line
-            # over, it would let the second one race with the first one for the lock at the release.
+            # Suppose the holder has detached the lock, and another process attaches. Taken for one who passed the
+            # first in line over, it would let the second one race with the first one for the lock at the release.
             self._first_token = claim.token
         if claim.expires_at is not None:
             self._free_from = math.inf
@@ -295,7 +296,7 @@ class WaitingLine:
     def take(  # noqa: PLR0911 - one for each rule
         self, now: float, bounds: Bounds | None, free_at: float
     ) -> Take | None:
-        """Return how to take the lock now; None if the write would be refused, or it is another waiter's turn.
+        """Return how to take the lock now; None if the write would be refused, or another waiter comes first.
 
         Args:
             now: Local time.
@@ -318,8 +319,8 @@ class WaitingLine:
         # must be as it was seen: if it was taken and released meanwhile, it has not been free for that long.
         if now >= self._watched_at(place, free_at):
             return Take(place, ahead=True, unchanged=True)
-        # A dead waiter stands first, and takers without ``fair=True`` never leave the lock free for long: without this
-        # rule they would stop the line for ever. The waiter passes those ahead, but removes none: they may live.
+        # Suppose a dead waiter stands first, and takers without ``fair=True`` never leave the lock free for long: without
+        # this rule they would stop the line for ever. The waiter passes those ahead, but removes none: they may live.
         return Take(place) if self._is_passed_over(now, place) else None
 
     def passes_at(self, bounds: Bounds | None) -> float:
@@ -334,8 +335,8 @@ class WaitingLine:
             return math.inf
         free, end = claim.free_since, claim.expires_at
         if end is not None:
-            # `free_since` is from before this claim, or from a first in line that has left since. The holder has died
-            # long ago, the first in line gives up now: the next one has its time from now on.
+            # `free_since` is from before this claim, or from a first in line that has left since. Suppose the holder
+            # has died long ago, and the first in line gives up now: the next one has its time from now on.
             free = end if free is None or free == NO_SERVER_TIME else max(free, end)
         if free is None:
             return math.inf

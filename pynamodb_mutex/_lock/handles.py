@@ -267,8 +267,8 @@ class Lock(Handle[H]):
         self._entered: dict[Caller, list[tuple[H, int]]] = {}
 
     def _mine(self) -> H | None:
-        # The one exception to the rule that no property starts a thread. The system has refused one, and there
-        # may be no other thread of ours that would ask again: a holder that only asks for `held` in a loop would
+        # The one exception to the rule that no property starts a thread. Suppose the system has refused one, and
+        # there is no other thread of ours that would ask again: a holder that only asks for `held` in a loop would
         # wait in vain for its renewals and for ``on_lost``. `start` waits for nothing and raises nothing.
         threads = current_process().threads
         if threads.waiting:
@@ -376,8 +376,9 @@ class Lock(Handle[H]):
         if not isinstance(error, GeneratorExit):
             return who
         # A generator that is suspended in its block is closed by the garbage collector, on any thread, or by the event loop,
-        # in a task of its own. Tasks A and B have a permit each by one semaphore, B in an asynchronous generator, which is
-        # closed. The permit of A, who goes on, must not be released in place of B's. Only the frame shows whose it is.
+        # in a task of its own. Suppose tasks A and B have a permit each by one semaphore, B in an asynchronous
+        # generator, which is closed: the permit of A, who goes on, must not be released in place of B's. Only the
+        # frame shows whose it is.
         frame, entered = id(getattr(error.__traceback__, "tb_frame", None)), self._entered.items()
         return next((each for each, blocks in list(entered) if blocks[-1][1] == frame), who)
 

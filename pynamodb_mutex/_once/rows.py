@@ -168,8 +168,8 @@ class OnceRequests(Requests):
         if "seen" in values:
             seen = layout.token == slot("S", "seen")
             condition = seen & (layout.version == slot("N", "seen_version"))
-            # A run that seemed dead was only slow, and has recorded its result since, with the token and version that were
-            # read: that would be forgotten, and its effect repeated.
+            # Suppose a run that seemed dead was only slow, and has recorded its result since, with the token and
+            # version that were read: that would be forgotten, and its effect repeated.
             if "seen_done" in values:
                 condition &= layout.done_until == slot("N", "seen_done")
             else:

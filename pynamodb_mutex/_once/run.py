@@ -157,8 +157,9 @@ class Beginning(Acquisition):
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         answer = yield from super()._read(consistent=consistent)
         if not consistent and self._verdict(answer.claim, answer.received) is not None:
-            # A poll may be served by a replica that lags behind. A result is forgotten, another run begins and is waited for;
-            # the poll shows the result that nobody was to get any more. One consistent read serves all who wait here by now.
+            # A poll may be served by a replica that lags behind. Suppose a result is forgotten, another run begins
+            # and is waited for; the poll shows the result that nobody was to get any more. One consistent read serves
+            # all who wait here by now.
             waiting = list(self.contender.queue.turns)
             answer = yield from super()._read(consistent=True)
             for turn in waiting:
@@ -166,7 +167,7 @@ class Beginning(Acquisition):
         return answer
 
     def see(self, claim: Claim, received: float) -> None:
-        """Note the row that was received at a local time.
+        """See the row that was received at a local time.
 
         Raises:
             SettledError: If it has a result that counts.
@@ -258,7 +259,8 @@ class Recording(Guard):
     def begin(self, what: str) -> None:
         """Begin the write; see `Guard.begin`."""
         super().begin(what)
-        # Not those who come later: its answer is lost, the result is forgotten, and they have to do the work anew.
+        # Not those who come later. Suppose its answer is lost, and the result is forgotten: they have to do the work
+        # anew.
         self._waiting = list(self.claim.contender.queue.turns)
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:

@@ -173,9 +173,9 @@ class _Member(Acquisition):
             sent: Local time before the first attempt that may have made it was sent.
         """
         contender, own = self.contender, self.own
-        # The first attempt may have been applied and its answer lost. The retry, which proposes a later end,
-        # is then refused, and the row keeps the first end. A transaction that is applied does not show which
-        # end it wrote, so the holder believes in the earliest end that an attempt proposed.
+        # Suppose the first attempt was applied and its answer lost. The retry, which proposes a later end, is then
+        # refused, and the row keeps the first end. A transaction that is applied does not show which end it wrote, so
+        # the holder believes in the earliest end that an attempt proposed.
         claim = Claim(
             token=own.token,
             version=own.version,
@@ -244,8 +244,8 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
 
     def _in_line(self) -> Operation[HeldGroup | None]:
         self._check_holders()
-        # Older waiters of this process come first. A release wakes one of them, and an attempt that begins at that
-        # moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
+        # Older waiters of this process come first. Suppose a release wakes one of them: an attempt that begins at
+        # that moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
         others_wait = any(member.contender.key_queue.watchers for member in self._members)
         held = None if others_wait else (yield from self.poll())
         if held is not None:
@@ -384,7 +384,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         ]
 
     def _is_blocked(self, rows: dict[_Member, RawItem], received: float) -> bool:
-        """Note rows that an answer showed; return whether another holds one of them.
+        """See rows as an answer showed them; return whether another holds one of them.
 
         Args:
             rows: The rows, by lock; {} for one that does not exist.
@@ -423,7 +423,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             claim.forget()
         until = self.shared.now + RELEASE_PATIENCE
         for member in self._members:
-            # DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in all, and the
-            # caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
+            # Suppose DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in
+            # all, and the caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
             if self.shared.now < until:
                 yield from disown(member.contender, member.own)

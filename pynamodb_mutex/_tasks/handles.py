@@ -146,8 +146,8 @@ class AsyncLock(Handle[Any], Generic[L]):
             check_bool("force", force)
             attempt.by_force()
         operation = lock._acquiring(attempt, who)
-        # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
-        # caller gets CancelledError and will never release, so the runner does.
+        # Suppose the task is cancelled while the acquiring write is under way; the answer says that it was applied.
+        # The caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
             operation, lambda held: _nothing() if held is None else release(held, at_least=False)
         )
@@ -161,8 +161,8 @@ class AsyncLock(Handle[Any], Generic[L]):
         await self._release()
 
     async def _release(self, data: str | None = None) -> None:
-        # First: the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it runs. It would
-        # then run while the request below is awaited, and cancel a task that has left the lock.
+        # First. Suppose the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it
+        # runs. It would then run while the request below is awaited, and cancel a task that has left the lock.
         held = self._lock._current("release")
         self._end_holding(held)
         await end_holding(release(held, data=data), sys.exc_info()[1])
@@ -229,8 +229,8 @@ class AsyncLock(Handle[Any], Generic[L]):
             MutexLostError: If the lock was lost meanwhile, and the body did not raise or was cancelled for
                 that loss.
         """
-        # A thread of `asyncio.to_thread` goes on when its task is cancelled. It may save the row after the release, after
-        # another has locked and written it: as a write without the lock, that would undo the other's.
+        # A thread of `asyncio.to_thread` goes on when its task is cancelled. Suppose it saves the row after the
+        # release, after another has locked and written it: as a write without the lock, that would undo the other's.
         was_cut_short = isinstance(error, asyncio.CancelledError | GeneratorExit)
         who, held = self._lock._leave_block(error, was_cut_short=was_cut_short)
         # There is none if the body released the lock: not that of a task which shares this object, and has acquired the
@@ -256,8 +256,8 @@ class AsyncLock(Handle[Any], Generic[L]):
         forget = functools.partial(self._holders.pop, me)
         holder = _HoldingTask(held, forget, cancel_on_loss=self._cancel_on_loss)
         self._holders.setdefault(me, []).append(holder)
-        # The lease may end while the acquiring call still delivers ``acquired`` to a slow receiver. `_notify` finds no
-        # holder then, and a loss is reported once: without this check the task would never be cancelled.
+        # Suppose the lease ends while the acquiring call still delivers ``acquired`` to a slow receiver. `_notify`
+        # finds no holder then, and a loss is reported once: without this check the task would never be cancelled.
         holder.check_soon()
 
     def __call__(
@@ -286,10 +286,10 @@ AsyncLock.__enter__ = AsyncLock.__exit__ = refusing("tasks: use 'async with', or
 async def end_holding(operation: Operation[None], error: BaseException | None) -> None:
     """Run a release: for this task or, if its coroutine cannot await, on a worker thread.
 
-    A second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines of
-    tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
-    worker the lock would be renewed for as long as the process lives. So would the lock of a block around this one if
-    a task to which nobody refers is collected while a loop runs: Python drops a coroutine that awaits as it is closed.
+    Suppose a second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines
+    of tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
+    worker the lock would be renewed for as long as the process lives. So would the lock of a block around this one if a
+    task to which nobody refers is collected while a loop runs: Python drops a coroutine that awaits as it is closed.
 
     Args:
         operation: The release.

@@ -49,9 +49,9 @@ LONGEST_SLEEP = 86_400.0
 class TaskSleeper:
     """Wakes a task that awaits an event, and does not keep the task alive.
 
-    The wake-up of a waiter is in the local queue, to which the process refers. The loop is closed while the task waits in
-    line. If the queue referred to the event, and so to the task, Python would never close its coroutine: the task would
-    stay in line for ever, and a lock that is handed over to it would be renewed for ever.
+    The wake-up of a waiter is in the local queue, to which the process refers. Suppose the loop is closed while the
+    task waits in line. If the queue referred to the event, and so to the task, Python would never close its
+    coroutine: the task would stay in line for ever, and a lock that is handed over to it would be renewed for ever.
     """
 
     def __init__(self, event: asyncio.Event) -> None:

@@ -49,8 +49,8 @@ def check_guardable(claim: HeldClaim, what: str) -> None:
     """Raise unless the claim is held, and can guard a write.
 
     With ``delete_on_release`` it cannot, because the release deletes the claim and the number of the last guarded
-    write together with the row. A late copy of the acquire then finds no row and makes the same claim again (same
-    token, same version, no write counted yet), and a late copy of the guarded write finds every condition
+    write together with the row. Suppose a late copy of the acquire then finds no row and makes the same claim again
+    (same token, same version, no write counted yet), and a late copy of the guarded write finds every condition
     satisfied and is applied a second time.
 
     Raises:
@@ -310,9 +310,9 @@ def begin_writing(
     Raises:
         MutexError: If the wait would keep the write that is under way from ever ending.
     """
-    # Two at a time under one claim: A expects the number 0 and writes 1, B expects 0 and writes 2. B is applied, and
-    # its answer is lost. A is refused, sent again (expects 2, writes 1), and applied. B's retry finds 1, which is not
-    # its own number, is sent again as well (expects 1, writes 2), and is applied a second time.
+    # Suppose two are made at a time under one claim: A expects the number 0 and writes 1, B expects 0 and writes 2. B
+    # is applied, and its answer is lost. A is refused, sent again (expects 2, writes 1), and applied. B's retry finds
+    # 1, which is not its own number, is sent again as well (expects 1, writes 2), and is applied a second time.
     while busy := [claim for claim in claims if claim.writes_on is not None]:
         wakeup = Wakeup()
         for claim in busy:
@@ -378,8 +378,8 @@ def _is_applied(
     applied = verdict is Verdict.APPLIED
     for guard, row in refusal.guards:
         is_lost = verdicts[guard] is Verdict.LOST or not guard.is_in(row)
-        # A write that unlocks is applied, its answer is lost, another process acquires one of the locks, and the
-        # retry is refused by that row: this lock was released, not lost. A write that does not unlock and was
+        # Suppose a write that unlocks is applied, its answer is lost, another process acquires one of the locks, and
+        # the retry is refused by that row: this lock was released, not lost. A write that does not unlock and was
         # applied returns normally, although the lock was lost since.
         if is_lost and not (applied and guard.ends):
             guard.lose(row)
@@ -392,8 +392,8 @@ def _is_applied(
     if applied or verdict is Verdict.AGAIN:
         return applied
     # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has
-    # been applied so far. One may still be on its way: the first attempt is delayed, the second is refused because
-    # another holds the row, the holder releases it, and the first arrives.
+    # been applied so far. One may still be on its way. Schedule: the first attempt is delayed, the second is refused
+    # because another holds the row, the holder releases it, and the first arrives.
     others = {
         condition.judge(row, refusal.error, now, maybe_applied=maybe_applied)
         for condition, row in refusal.others
@@ -453,8 +453,8 @@ def save_data(
         serialized: The payload.
         lease: Seconds for which the same write renews the claim; None if it leaves the end alone.
     """
-    # Not a renewal that writes the payload besides. `renew(data=1)` is sent late, its caller gets an error and calls
-    # `save_data(2)`: the end that the late one proposes is later than the stored one, and it would write 1 over 2.
+    # Not a renewal that writes the payload besides. Suppose `renew(data=1)` is sent late, its caller gets an error and
+    # calls `save_data(2)`: the end that the late one proposes is later than the stored one, and it would write 1 over 2.
     store, row = claim.store, claim.options.row
     requests = store.of(WriteTemplates)
     template = requests.clear_data if serialized is None else requests.save_data

@@ -173,9 +173,9 @@ class GuardedRow:
         value = operands(values)
         condition = guarding(layout, value)
         if self.write.kind == TRANSACT_PUT:
-            # A put replaces the whole row, and so it writes the claim and its end as well. The save is sent and
-            # delayed, a renewal moves the end later, the save arrives: without this condition it would move the end
-            # back. Refused, it is sent again with an end that is later still.
+            # A put replaces the whole row, and so it writes the claim and its end as well. Suppose the save is sent
+            # and delayed, a renewal moves the end later, the save arrives: without this condition it would move the
+            # end back. Refused, it is sent again with an end that is later still.
             if guard.renews:
                 condition &= layout.ends_before(value)
             attributes = carried(layout, values, ended=guard.ends)
@@ -234,7 +234,7 @@ class UnlockedRow:
     def request(self, now: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
         layout = self.store.layout
-        # The same fencing token in each attempt. The first one is applied, its answer is lost, and the retry is
+        # The same fencing token in each attempt. Suppose the first one is applied, its answer is lost, and the retry is
         # refused because the stored token is not below its own: `judge` then finds in the row exactly what was sent.
         if not self._version:
             # Not counted from the instance's `lock_version`, to which anything may have been assigned: a fencing token
@@ -247,8 +247,8 @@ class UnlockedRow:
             also = both(also, layout.version_below(value))
             return self.write.request(also, attributes=tombstone(layout, self._version))
         if self.kind == TRANSACT_UPDATE and self._enforced:
-            # End a claim that has expired. Its holder was suspended, this update is applied, the holder resumes and
-            # sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
+            # End a claim that has expired. Suppose its holder was suspended, this update is applied, the holder resumes
+            # and sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
             # the strength of what the holder read before this update. A put or a delete removes the claim anyway.
             return self.write.request(also, actions=layout.ending())
         return self.write.request(also)
@@ -271,9 +271,9 @@ class UnlockedRow:
         """
         claim = self.store.layout.claim(raw)
         is_put = self.kind == TRANSACT_PUT
-        # Only if an earlier attempt may have written it. Two new processes save the same job in the same second, on
-        # condition that it does not exist. Of server time both know the second, so their fencing tokens may be equal
-        # as well: the one that is refused would take the other's row for its own, and both would do the job.
+        # Only if an earlier attempt may have written it. Suppose two new processes save the same job in the same
+        # second, on condition that it does not exist. Of server time both know the second, so their fencing tokens may
+        # be equal as well: the one that is refused would take the other's row for its own, and both would do the job.
         if maybe_applied and is_put and same(raw, self.sent):
             return Verdict.APPLIED
         if is_put or self._enforced:

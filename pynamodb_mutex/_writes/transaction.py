@@ -151,8 +151,9 @@ def write_together(
     # Under a guard not by a connection with Meta's timeouts, which may hang for longer than a lease.
     store = next((guard.claim.store for guard in guards.values()), stores[0])
     for guard in guards.values():
-        # Two rows are locked in two regions, and written in the transaction() of one of the locks. In the region that it is
-        # sent to, the other row's namesake, or its absence, would refuse the guard: a loss of a lock that is held.
+        # Suppose two rows are locked in two regions, and written in the transaction() of one of the locks. In the
+        # region that it is sent to, the other row's namesake, or its absence, would refuse the guard: a loss of a
+        # lock that is held.
         here = guard.claim.store.connection
         if here.region != store.connection.region:
             raise _elsewhere(guard.claim.key, store.connection.where, f"locked in {here.where}")

@@ -682,7 +682,7 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
     # Refused because there is no claim any more: an earlier attempt was applied and its answer lost, or the holder
     # has released the lock itself. Either way it is free.
     ended = answer.applied or claim.expires_at is None
-    # An earlier attempt was applied, and another process has acquired the lock before the retry: it was free then, for
-    # the next holder would name the one from whom it takes the lock over.
+    # Suppose an earlier attempt was applied, and another process has acquired the lock before the retry: it was free
+    # then, for the next holder would name the one from whom it takes the lock over.
     was_free = claim.version == lock.claim.version + 1 and not claim.abandoned_by
     return None if ended or (is_repeated and was_free) else "renewed or acquired meanwhile"

@@ -328,7 +328,7 @@ class Locks:
                 lock = self.shown(self._row_of(raw), raw, received)
                 # a lock in the same table is none of once
                 is_other = self.of_once and not self._text(self._hash, raw).startswith(PREFIX)
-                # a claim that was kept after its release, and has ended, is no news
+                # a reserved claim that has ended is no news
                 if not (is_other or lock.state in (FREE, NOTHING)):
                     yield lock
 
@@ -351,7 +351,7 @@ class Locks:
         return data
 
     def attributes(self, raw: RawItem) -> dict[str, Any]:
-        """Return the model's own attributes in a row of a lock table, by name; as they are stored if they cannot be read."""
+        """Return the model's extra attributes in a row of a lock table, by name; as they are stored if they cannot be read."""
         found: dict[str, Any] = {}
         for name, attribute in self.store.layout.initial:
             if attribute.attr_name in raw:
@@ -387,7 +387,7 @@ class Locks:
                 claim = claim._replace(expires_at=claim.done_until)
             claim = claim._replace(owner=claim.unknown or claim.owner)
         elif claim.expires_at is not None:
-            # a claim that was kept after its release leaves the lock free or closed, not abandoned
+            # a reserved claim leaves the lock free or closed, not abandoned
             state = state if claim.is_reserved else ABANDONED
             if "unknown" in raw and self._text(self._hash, row).startswith(PREFIX):
                 state = UNKNOWN  # a run of `once`, which the layout of a lock does not know

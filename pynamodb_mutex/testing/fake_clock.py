@@ -59,8 +59,8 @@ class FakeClock(clock.LocalClock):
         """
         entry = (until, lock)
         with self._moved:
-            # `until` is a time, and not a number of seconds: a thread computes how many are left, the clock is moved,
-            # and only then does the thread begin to wait. By a number of seconds it would wait too long.
+            # `until` is a time, and not a number of seconds. Suppose a thread computes how many are left, the clock
+            # is moved, and only then does the thread begin to wait: by a number of seconds it would wait too long.
             is_over = self._is_over or self._now >= until
             if not is_over:
                 self._waiting.append(entry)

@@ -248,10 +248,10 @@ class Connection:
             pass
         except (BotoCoreError, ValueError) as error:
             return Failure({}, _failed(operation, error))
-        # Not the time of the step that asked for the request. In between, a client was made, a receiver of the step's
-        # events was slow, or all workers for tasks were busy, for 20 s perhaps. Counted from the step, the upper bound of
-        # server time that the answer gives would be too high by as much, and all leases at this endpoint end as much
-        # too early.
+        # Not the time of the step that asked for the request. Suppose that in between a client was made, a receiver
+        # of the step's events was slow, or all workers for tasks were busy, for 20 s perhaps. Counted from the step,
+        # the upper bound of server time that the answer gives would be too high by as much, and all leases at this
+        # endpoint end as much too early.
         sent = self._now()
         reply = self._exchange(operation, kwargs)
         reply.sent = sent
@@ -406,10 +406,10 @@ def _check_answers(client: Any) -> None:
 def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
     """Raise an error for an answer whose body did not arrive whole. botocore calls this for each answer.
 
-    The connection is closed in the middle of an answer. botocore cannot parse the half that arrived, and returns an
-    answer without content: a row that exists would count as missing, and a lock that is held as free. Or a hand-over is
-    applied, its answer shows no claim, and the lock stays taken by nobody. botocore itself compares the checksum only to
-    decide whether to retry.
+    Suppose the connection is closed in the middle of an answer. botocore cannot parse the half that arrived, and
+    returns an answer without content: a row that exists would count as missing, and a lock that is held as free. Or a
+    hand-over is applied, its answer shows no claim, and the lock stays taken by nobody. botocore itself compares the
+    checksum only to decide whether to retry.
 
     Raises:
         ResponseParserError: If the body has not the checksum that DynamoDB sent with it.
@@ -442,9 +442,9 @@ def _cancelled(error: TransactWriteError, response: Any) -> Answer | Failure:
     """Return the refusal, or the failure, of a transaction that was cancelled."""
     codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
     if any(code in TRANSIENT_REASONS and code != "None" for code in codes):
-        # The first attempt is applied and its answer is lost. At the retry the guard's row is in conflict with another
-        # request and is not evaluated, and a condition on another row is refused by what the first attempt wrote. As a
-        # refusal this would be reported as "not applied". Sent again, it shows the guard's row.
+        # Suppose the first attempt is applied and its answer is lost. At the retry the guard's row is in conflict
+        # with another request and is not evaluated, and a condition on another row is refused by what the first
+        # attempt wrote. As a refusal this would be reported as "not applied". Sent again, it shows the guard's row.
         return Failure(response, error, transient=True, conflict=True)
     refused = {
         place: (reason.raw_item if reason else None) or {}

@@ -150,7 +150,7 @@ def serialize_attributes(model: type[Model], given: Mapping[str, Any]) -> dict[s
     """Serialise values of a lock table's extra attributes, by the names of their slots.
 
     Raises:
-        TypeError: If the model has no such attribute of its own, or the value is of another type.
+        TypeError: If the model has no such extra attribute, or the value is of another type.
         ValueError: If the attribute cannot have the value.
     """
     if not isinstance(given, Mapping):
@@ -376,9 +376,9 @@ class Layout:
 
     def mine(self, value: Operand = slot) -> Condition:
         """Return the condition that token and version are those of our acquisition."""
-        # The token alone would not do. A's acquiring request is applied (version 5), and a copy of it is delayed. A's
-        # lease expires, B acquires (6) and releases; the copy arrives and writes A's token again, with version 7. A
-        # late write of A's must not pass under that claim, which was made after B's.
+        # The token alone would not do. Suppose A's acquiring request is applied (version 5), and a copy of it is
+        # delayed. A's lease expires, B acquires (6) and releases; the copy arrives and writes A's token again, with
+        # version 7. A late write of A's must not pass under that claim, which was made after B's.
         mine: Condition = (self.token == value("S", "mine")) & (
             self.version == value("N", "version")
         )
@@ -391,8 +391,8 @@ class Layout:
 
     def ends_before(self, value: Operand = slot) -> Condition:
         """Return the condition that the claim ends before the new end: an end is only ever moved later."""
-        # Renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until 110. If
-        # renewal 1 then arrived and moved the end back to 100, another could acquire the lock in between. The
+        # Suppose renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until
+        # 110. If renewal 1 then arrived and moved the end back to 100, another could acquire the lock in between. The
         # comparison also fails for a row without an end: a late renewal revives no claim that was released.
         return self.expires_at < value("N", "end")
 
@@ -469,8 +469,8 @@ class Layout:
         """Return the action that sets the row's TTL; none for a user's row."""
         if self.ttl_attribute is None:
             return []
-        # A key is closed for a month, and its holder releases in the first week. By the TTL of that release DynamoDB would
-        # delete the row, and the key would be open.
+        # Suppose a key is closed for a month, and its holder releases in the first week. By the TTL of that release
+        # DynamoDB would delete the row, and the key would be open.
         return [self.ttl_attribute.set(Path(self.kept_until) | slot("N", "ttl"))]
 
     def claiming(self, *, data: bool) -> list[Action]:

@@ -169,9 +169,9 @@ class Requests(Templates):
             takeable |= (layout.token == slot("S", "seen")) & (
                 layout.expires_at == slot("N", "seen_until")
             )
-        # Refused by our own token, in two cases. The first attempt was applied and its answer lost: the retry is
-        # refused, and the row in the refusal shows that the lock is ours. Or a late copy arrives after our release, and
-        # finds the token in the tombstone: applied, it would make a claim of which nobody knows.
+        # Refused by our own token, in two cases. Suppose the first attempt was applied and its answer lost: the retry
+        # is refused, and the row in the refusal shows that the lock is ours. Or suppose a late copy arrives after our
+        # release, and finds the token in the tombstone: applied, it would make a claim of which nobody knows.
         fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
         condition = takeable & fresh & layout.is_a_locks()
         if must_exist:
@@ -209,7 +209,7 @@ class Requests(Templates):
     @by_kind
     def _hand_over(self, kind: tuple[bool, tuple[str, ...]]) -> Template:
         layout = self._layout
-        # The tombstone reserves token and version. A copy of this write that arrives after a release must not revive the
+        # The tombstone keeps token and version. A copy of this write that arrives after a release must not revive the
         # claim for a waiter that does not know of it. A closed key has no next holder.
         mine = layout.mine() & layout.has_claim
         if layout.closed is not None:
@@ -236,9 +236,9 @@ class Requests(Templates):
                 # Another token, so that our late renewals and guarded writes are refused: nothing moves the end of this
                 # claim.
                 layout.token.set(slot("S", "token")),
-                # If this write is applied, its answer is lost, and force breaks the kept claim, then the repeat finds a
-                # forced token. Without this it would find the version after ours, and take that for a loss before the
-                # release.
+                # If this write is applied, its answer is lost, and force breaks the reserved claim, then the repeat
+                # finds a forced token. Without this it would find the version after ours, and take that for a loss
+                # before the release.
                 SetAction(Path(layout.version), Path(layout.version) + Value({"N": "1"})),
                 # the next holder copies it to `abandoned_by`, and this lock was released
                 layout.owner.remove(),

@@ -3,7 +3,7 @@
 Only an acquiring write decides who holds the lock; a read only shows whether such a write is worth sending. This
 module has the order of requests and waits, and what happens to a claim that nobody will use. What a row's claim
 means is in `claim`, the order of this process's waiters in `local_queue`, and the times are in `schedule`.
-`acquire_several` and `acquire_fairly` build on this module.
+`pynamodb_mutex._several` and `pynamodb_mutex._fair` build on this module.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class Acquisition(Attempt[HeldClaim]):
     def _report_wait(self, turn: WaitingTurn) -> None:
         """Emit ``contended`` once it is known that the lock is held; refuse a wait that cannot end."""
         if self._deadline == math.inf:
-            # Again in each round: when this wait began, a task of the event loop that it blocks may have had its
+            # Again in each round: suppose that when this wait began, a task of the event loop that it blocks had its
             # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
             self._check_wait(turn)
         self.contender.warn_of_orphan()
@@ -363,8 +363,9 @@ class Acquisition(Attempt[HeldClaim]):
         # By force the first poll is a write in any case: a read may be stale, and show the holder before this one.
         held_here = local is not None and local.held_at(shared.now) and self._force is None
         waits = not seen or shared.now < self.free_at
-        # Other processes hold the lock for short times, and one of them acquires it between our read and our write,
-        # each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes hands.
+        # Suppose other processes hold the lock for short times, and one of them acquires it between our read and our
+        # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
+        # hands.
         fleeting = self._outrun and self.observed.changed_hands and not held_here
         reads = learns_time or ((seen or held_here) and waits and not fleeting)
         if reads:
@@ -443,11 +444,10 @@ class Acquisition(Attempt[HeldClaim]):
             self._undo.pop()
             self._see_answer(answer)
             return None
-        # Also if refused: the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
-        # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed.
-        # Counted from 9 s, our lease would last 9 s longer on the local clock than the row says, and
-        # another could hold the lock meanwhile. So it counts from the first attempt that may have been
-        # applied.
+        # Also if refused. Suppose the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
+        # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed. Counted from
+        # 9 s, our lease would last 9 s longer on the local clock than the row says, and another could hold the lock
+        # meanwhile. So it counts from the first attempt that may have been applied.
         sent = min(attempts.first_sent, answer.sent)
         claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
         self._undo[-1] = partial(take_back, claim)
@@ -494,7 +494,7 @@ class Acquisition(Attempt[HeldClaim]):
         self.see(claim, received)
 
     def see(self, claim: Claim, received: float) -> None:
-        """Note the claim of a row that was received at a local time.
+        """See the claim of a row that was received at a local time.
 
         Raises:
             MutexClosedError: If the lock is closed, unless other keys would do.
@@ -546,9 +546,9 @@ def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline
 def undone(steps: Sequence[Callable[[], Operation[None]]]) -> Operation[None]:
     """Take back what an attempt has done, or may have done; once more from the beginning, if that is interrupted.
 
-    A task is cancelled while it awaits the answer to its last request, and the attempt then ends by itself: the request
-    has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the first request of
-    the undo, before that is sent.
+    Suppose a task is cancelled while it awaits the answer to its last request, and the attempt then ends by itself:
+    the request has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the
+    first request of the undo, before that is sent.
     """
     try:
         for step in steps:
@@ -566,8 +566,8 @@ def take_back(claim: HeldClaim) -> Operation[None]:
             yield from release(claim, at_least=False)
         return
     claim.forget()
-    # Also if it was released: the first call was interrupted before that request was sent. The belief has ended, so it
-    # cannot be released again; the claim is ended by its token, if it is there still.
+    # Also if it was released. Suppose the first call was interrupted before that request was sent: the belief has
+    # ended, so it cannot be released again; the claim is ended by its token, if it is there still.
     yield from disown(claim.contender, claim.own)
 
 

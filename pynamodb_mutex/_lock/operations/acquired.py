@@ -47,7 +47,7 @@ class Acquired(Held):
         row: The user's model instance for a locked row; None as long as there is none.
         writes_on: What runs the guarded write that is under way, as `Shared.runner` was when it began; None if none is
             under way. There is one at a time for each claim.
-        writers: Wake-ups of the guarded writes that wait for their turn.
+        writers: Wake-ups of the guarded writes that wait for that one to end.
         events: Events that are not delivered yet, oldest first.
         delivery: Whether a thread is delivering its events, or is about to.
     """
@@ -210,8 +210,8 @@ class Acquired(Held):
     @property
     def can_be_won_back(self) -> bool:
         """Whether the claim is lost, but a renewal that is applied would make it held again."""
-        # A renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force and
-        # acquires the lock again, and the answer arrives: with it two would believe.
+        # Suppose a renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force
+        # and acquires the lock again, and the answer arrives: with it two would believe.
         belief = self.belief
         may_stand = belief.state is State.LOST and belief.loss and belief.loss.can_be_won_back
         # With a depth of 0 its holder has left it, and nobody would release it.
@@ -224,7 +224,7 @@ class Acquired(Held):
 
     @property
     def is_released_inside(self) -> bool:
-        """Whether the claim was released, and its holder may go on as if it were not: see `Held.blocks`."""
+        """Whether the claim was released, and its holder may go on as if it were not: see `Held.still_inside`."""
         return self.is_released and self.together.still_inside > 0
 
     @property

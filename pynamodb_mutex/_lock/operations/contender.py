@@ -130,8 +130,8 @@ class Contender:
         self.owner = options.owner or caller.label
         self.key = options.key if options.range_key is None else options.name
         self.row_name = lock_name(options.model, options.key, options.row)
-        # Now, and not while a request is built: the defaults of a subclass's attributes may be the user's functions,
-        # and a request is built inside the monitor.
+        # Now, and not while a request is built: the defaults of extra attributes may be the user's functions, and a
+        # request is built inside the monitor.
         self._initial = store.layout.initial_values(options.key, options.attributes)
 
     @property

@@ -51,14 +51,14 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
         shared, store = claim.shared, claim.store
         contender = self.contender.at(claim.contender.row_name)
         if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
-            # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
-            # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when
-            # the claim is made: the next holder would be told of a loss, and another process could take the lock. So it is
-            # released, and the waiter's poll comes after an answer that shows the time.
+            # Suppose a lock with a lease of a day is held for an hour without a request, and a thread that has just
+            # begun to wait for it wants it for 30 s. An end that is counted from bounds which have fallen behind by
+            # 36 s has passed when the claim is made: the next holder would be told of a loss, and another process
+            # could take the lock. So it is released, and the waiter's poll comes after an answer that shows the time.
             return False
         own = OwnClaim(shared.new_token(store), contender.options.lease)
-        # The next holder's lease counts from before the first attempt. That one may be applied and its answer lost; the
-        # end in the row is then the one that it proposed, however late the answer to a retry comes.
+        # The next holder's lease counts from before the first attempt. Suppose that one is applied and its answer
+        # lost: the end in the row is then the one that it proposed, however late the answer to a retry comes.
         first_sent = shared.now
 
         def build() -> Request:

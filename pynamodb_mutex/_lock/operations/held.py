@@ -121,8 +121,8 @@ class HeldClaim(Acquired):
         Args:
             won_back: Whether the lease had ended, and the renewal won the lock back.
         """
-        # A renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has ended
-        # as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
+        # Suppose a renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has
+        # ended as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
         self.note_end()
         if not self.is_over and self.shared.hears("renewed"):
             self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
@@ -177,8 +177,8 @@ class HeldClaim(Acquired):
     def note_left(self) -> None:
         """Note that the claim has ended, and its holder has left it to acquire the lock anew.
 
-        A renewal is under way when the lease ends, and its holder's next attempt fails. By the renewal's answer the claim
-        would be held again, and renewed for ever: its holder sees the new attempt alone, and cannot release it.
+        Suppose a renewal is under way when the lease ends, and its holder's next attempt fails. By the renewal's answer
+        the claim would be held again, and renewed for ever: its holder sees the new attempt alone, and cannot release it.
         """
         self.note_end()
         self.depth = 0
@@ -247,8 +247,9 @@ class HeldClaim(Acquired):
     def note_refusal(self, row: Claim) -> None:
         """Note what a row shows that refused a renewal, unless a write that releases the claim is under way.
 
-        That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
-        released, not lost. The answer to the write shows what became of the claim. If there will be none, this row does.
+        Suppose that write is applied, another process acquires the lock, and only then does the renewal arrive: the
+        lock was released, not lost. The answer to the write shows what became of the claim. If there will be none,
+        this row does.
         """
         state = self.belief.state
         if state is State.ENDING and not was_lost_before_release(self.own, row, maybe_applied=True):

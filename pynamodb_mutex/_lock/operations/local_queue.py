@@ -5,7 +5,7 @@ A release hands the lock over to the next in line, in one request instead of thr
 a row, the lock is released instead, so that other processes get a chance.
 
 The queue sends nothing and does not wait: `acquire` waits on a `Turn`, `release` hands over. Fair locks wait in a line
-in the row instead, which knows the order of all processes: see `acquire_fairly`.
+in the row instead, which knows the order of all processes: see `pynamodb_mutex._fair.acquire`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LocalQueue(Generic[H, C]):
         self._queues[self._place] = self
 
     def see(self, claim: Claim, polls_by: float) -> None:
-        """Note a claim of another process that a waiter in line has seen, and by when it polls again."""
+        """See a claim of another process, as a waiter in line has seen it, and by when it polls again."""
         if not self.known_taken:
             self._wake_all()
         self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE
@@ -107,8 +107,8 @@ class LocalQueue(Generic[H, C]):
     def released_by(self, claim: H) -> None:
         """Note that a claim holds the key no longer; wake the first in line, to poll at once, and the first watcher."""
         for turn in self.turns:
-            # A release that has promised its lock to a turn was interrupted before its hand-over began. As long as the
-            # promise stands, that turn neither polls nor leaves.
+            # Suppose a release that has promised its lock to a turn was interrupted before its hand-over began: as
+            # long as the promise stands, that turn neither polls nor leaves.
             if turn.promised_by is claim:
                 turn.end_promise()
         # After a hand-over the successor is the holder already: nobody is to be woken for a lock that is not free.
@@ -178,8 +178,8 @@ class LocalQueue(Generic[H, C]):
         was_first = self.watchers[0] is wakeup
         self.watchers.remove(wakeup)
         if was_first and self.watchers and self.holder is None:
-            # The one that leaves may have been woken by a release, and then have given up. There will be no second
-            # release to wake the next one.
+            # Suppose the one that leaves was woken by a release, and then gave up: there will be no second release to
+            # wake the next one.
             self.watchers[0].ring()
         self._check_idle()
 
@@ -289,11 +289,12 @@ class Turn(Generic[H, C]):
         if queue.holder is not None or self.promised_by is not None:
             return math.inf
         if queue.in_the_way is not None:
-            # The first one, without a deadline, has seen a claim, and since then DynamoDB cannot be reached. Those who come
-            # an hour later would be told that another holds the lock, by a claim that ended long ago.
+            # Suppose the first one, without a deadline, has seen a claim, and since then DynamoDB cannot be reached.
+            # Those who come an hour later would be told that another holds the lock, by a claim that ended long ago.
             return deadline if deadline >= queue.doubts_at else math.inf
-        # Not during a rest: the lock was handed over so often that nobody has polled, and the next in line has waited
-        # for longer than LONGEST_SILENCE. It would poll at the instant of the release, before any other process can.
+        # Not during a rest. Suppose the lock was handed over so often that nobody has polled, and the next in line
+        # has waited for longer than LONGEST_SILENCE: it would poll at the instant of the release, before any other
+        # process can.
         return min(max(self.asks_at, queue.rests_until), deadline)
 
     def waits_until(

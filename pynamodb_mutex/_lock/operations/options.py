@@ -62,7 +62,7 @@ class LockOptions(NamedTuple):
         must_exist: Whether the lock is acquired only if its row exists.
         delete_on_release: Whether the row is deleted at release.
         reentrant: Whether the holding thread or task may acquire the lock again.
-        hold_at_least: Seconds after the acquisition before which a release keeps the claim; None for none.
+        hold_at_least: Seconds after the acquisition before which a release leaves a reserved claim; None for none.
     """
 
     key: str

@@ -251,8 +251,8 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
     """
     shared, store = contender.shared, contender.store
     if shared.inherited:
-        # A signal handler forks while the acquiring write is under way, and the child ends by an exception. The claim is
-        # the parent's, which has the same token, goes on, and believes in it.
+        # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception:
+        # the claim is the parent's, which has the same token, goes on, and believes in it.
         return
     values = store.ending(shared.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)

@@ -162,9 +162,9 @@ def _renew_once(
             return ()
         proposals: list[Proposal] = []
 
-        # Each attempt proposes a later end than all before it. The first one is applied and its answer is lost:
-        # with the same end, the retry would be refused by its own first attempt (the condition is that the stored
-        # end is before the new one); with a later end it is applied. Only the last attempt's proposal counts,
+        # Each attempt proposes a later end than all before it. Suppose the first one is applied and its answer is
+        # lost: with the same end, the retry would be refused by its own first attempt (the condition is that the
+        # stored end is before the new one); with a later end it is applied. Only the last attempt's proposal counts,
         # since its answer is the one that arrived: a holder never believes in an end that no answer has confirmed.
         def build() -> Request:
             if all(claim.depth < 1 for claim in held.claims):

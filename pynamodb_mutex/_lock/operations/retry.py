@@ -123,7 +123,8 @@ def retrying(
         if at is None:
             raise reply.error
         failures += 1
-        # The first, second, fourth, eighth, ...: DynamoDB cannot be reached for hours, and a waiter retries twice a second.
+        # The first, second, fourth, eighth, ...: suppose DynamoDB cannot be reached for hours, and a waiter retries
+        # twice a second.
         if failures.bit_count() == 1:
             fields = None if about is None else about.log_fields
             values = (one_line(reply.error), failures)

@@ -177,8 +177,8 @@ class Shared(ABC):
         holders = [claim for claims in self._holders.values() for claim in claims]
         self._notes_left = max(64, len(holders))
         for claim in holders:
-            # Not at its end, but a lease later. A renewal is sent just before the end, and its answer comes after it: that
-            # makes it held again, and force in this process must find it here.
+            # Not at its end, but a lease later. Suppose a renewal is sent just before the end, and its answer comes
+            # after it: that makes it held again, and force in this process must find it here.
             if claim.ends + claim.lease < self.now:
                 claim.leave_queue()
 

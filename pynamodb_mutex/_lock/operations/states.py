@@ -52,27 +52,29 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.CONFIRMED, Change.LOSS): State.LOST,
     (State.HELD, Change.RELEASE): State.RELEASED,
     (State.IN_DOUBT, Change.RELEASE): State.RELEASED,
-    # A signal handler, or another thread, releases while a write that releases is under way. Without this, if the write
-    # is refused by a condition of the caller's, it ends with NOT_UNLOCKED, and its thread would hold what was released.
+    # Suppose a signal handler, or another thread, releases while a write that releases is under way. Without this, if
+    # the write is refused by a condition of the caller's, it ends with NOT_UNLOCKED, and its thread would hold what
+    # was released.
     (State.ENDING, Change.RELEASE): State.RELEASED,
-    # One of several claims is lost, and with it all are LOST. The claims of the others may still be in their rows, and
-    # nobody else can take those locks until they are released there or expire.
+    # Suppose one of several claims is lost, and with it all are LOST: the claims of the others may still be in their
+    # rows, and nobody else can take those locks until they are released there or expire.
     (State.LOST, Change.RELEASE): State.RELEASED,
     (State.LOST_IN_DOUBT, Change.RELEASE): State.RELEASED,
-    # The belief ends when the write is sent, not when it is answered. The write is applied, another process acquires
-    # the lock, and only then our answer arrives: until then two would believe.
+    # The belief ends when the write is sent, not when it is answered. Suppose the write is applied, another process
+    # acquires the lock, and only then our answer arrives: until then two would believe.
     (State.HELD, Change.UNLOCKING): State.ENDING,
     (State.IN_DOUBT, Change.UNLOCKING): State.ENDING,
     (State.ENDING, Change.UNLOCKED): State.RELEASED,
     # A later request shows it: the row does not carry our claim any more.
     (State.IN_DOUBT, Change.UNLOCKED): State.RELEASED,
-    # Of several claims another one was lost while the write was under way, and then the write turns out to be applied.
+    # Suppose that of several claims another one was lost while the write was under way, and then the write turns out
+    # to be applied.
     (State.LOST_IN_DOUBT, Change.UNLOCKED): State.RELEASED,
     (State.LOST_IN_DOUBT, Change.NOT_UNLOCKED): State.LOST,
     (State.ENDING, Change.NOT_UNLOCKED): State.HELD,
     (State.ENDING, Change.UNANSWERED): State.IN_DOUBT,
-    # Each guarded write requires the number of the one before it. The unanswered write says "known 4, next 5"; a later
-    # one is applied as "known 4, next 6". From then on no copy of the unanswered one can be applied.
+    # Each guarded write requires the number of the one before it. Suppose the unanswered write says "known 4,
+    # next 5"; a later one is applied as "known 4, next 6". From then on no copy of the unanswered one can be applied.
     (State.IN_DOUBT, Change.WRITTEN): State.HELD,
     (State.HELD, Change.LOSS): State.LOST,
     (State.ENDING, Change.LOSS): State.LOST_IN_DOUBT,
@@ -80,8 +82,8 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.LOST_IN_DOUBT, Change.LOSS): State.LOST_IN_DOUBT,
     # A row may show a better cause than the clock did: EXPIRED first, then TAKEN.
     (State.LOST, Change.LOSS): State.LOST,
-    # Not LOST_IN_DOUBT: a renewal is applied, this thread believes again, the write that releases arrives and is
-    # applied, and another process acquires the lock.
+    # Not LOST_IN_DOUBT. Schedule: a renewal is applied, this thread believes again, the write that releases arrives
+    # and is applied, and another process acquires the lock.
     (State.LOST, Change.WON_BACK): State.HELD,
 }
 """The next state, by state and change. A pair that is missing changes nothing, such as a loss after the release."""

@@ -182,7 +182,7 @@ class ObservedClaim:
         self._since = 0.0
 
     def see(self, claim: Claim, received: float) -> None:
-        """Note the row as shown by an answer that was received at local time ``received``.
+        """See the row as shown by an answer that was received at local time ``received``.
 
         Raises:
             InvalidRowError: If it cannot be a lock's.
@@ -192,9 +192,9 @@ class ObservedClaim:
         if seen is None or (claim.token, claim.expires_at) != (seen.token, seen.expires_at):
             # Both are compared, because a renewal keeps the token and moves the end. By the token alone, a holder that
             # renews would be taken for dead one lease after it was first seen.
-            # The watch counts from when the answer was received. A read is sent at 0 s and delayed; the holder renews
-            # at 5 s; the read is served at 6 s and shows the renewed claim. Counted from 0 s, the watch would be over
-            # up to 5 s before the holder's lease.
+            # The watch counts from when the answer was received. Suppose a read is sent at 0 s and delayed; the
+            # holder renews at 5 s; the read is served at 6 s and shows the renewed claim. Counted from 0 s, the watch
+            # would be over up to 5 s before the holder's lease.
             self._since = received
         self.changed_hands = seen is not None and claim.token != seen.token
         self.claim = claim
@@ -300,8 +300,8 @@ class OwnClaim:
             for: never shorter than the time for which an earlier request, perhaps still on its way, would let this
             holder believe, because a watcher waits just as long as the row says.
         """
-        # Renewal 1, for 60 s, is applied and answered: this holder believes for most of a minute. Renewal 2, for
-        # 2 s, is applied and its answer is slow. With a lease of 2 s in the row, a watcher that knows no server
+        # Suppose renewal 1, for 60 s, is applied and answered: this holder believes for most of a minute. Renewal 2,
+        # for 2 s, is applied and its answer is slow. With a lease of 2 s in the row, a watcher that knows no server
         # time would take the lock over once it has seen the row unchanged for little more than that.
         lease = max(lease, (self._reach - now) / (1 - DRIFT))
         self._reach = max(self._reach, now + lease * (1 - DRIFT))
@@ -334,8 +334,8 @@ class OwnClaim:
             sent: Local time before it was sent.
             bounds: Bounds of server time after the answer; None if no answer had a ``Date`` yet.
         """
-        # Answers may overtake each other: renewal 1 is applied, renewal 2 is applied and answered, then the answer to
-        # renewal 1 arrives. It must shorten nothing: hence the maximum, and the comparison of the ends.
+        # Answers may overtake each other. Suppose renewal 1 is applied, renewal 2 is applied and answered, then the
+        # answer to renewal 1 arrives. It must shorten nothing: hence the maximum, and the comparison of the ends.
         ends, limit = max(self.term.ends, sent + lease * (1 - DRIFT)), self.term.limit
         if end > self.expires_at:
             self.expires_at = end
@@ -352,9 +352,9 @@ class OwnClaim:
         The earlier of two: the lease after the send on the local clock, and the moment at which the upper bound of
         server time reaches the limit.
         """
-        # The second one ends the belief of a holder whose clock stood still: it acquires with a lease of 10 s, the
-        # machine is suspended for an hour, and by its clock 1 s has passed. The answer to the next request, about
-        # whatever row, raises the upper bound by an hour, and so beyond the limit.
+        # The second one ends the belief of a holder whose clock stood still. Suppose it acquires with a lease of
+        # 10 s, the machine is suspended for an hour, and by its clock 1 s has passed. The answer to the next request,
+        # about whatever row, raises the upper bound by an hour, and so beyond the limit.
         known = self._known
         if known[0] is not self.term or known[1] is not bounds:
             term = self.term
@@ -363,7 +363,7 @@ class OwnClaim:
         return known[2]
 
     def see(self, end: float | None) -> None:
-        """Note an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
+        """See an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 
     def next_write(self, random_bits: str) -> int:
@@ -372,10 +372,10 @@ class OwnClaim:
         Args:
             random_bits: At least 80 random bits, as hexadecimal digits.
         """
-        # Not `writes + 1`: write 1 (known 0, next 1) is delayed, and its caller gets an error. Were write 2 (known 0,
-        # next 1) as well, and write 1 arrived first, write 2 would be refused, see its own number in the row, and
-        # be reported as applied. Nor counted in any other way: a virtual machine is restored twice, and both copies of
-        # its process hold this claim. A write of the one is applied, and that of the other would pass for it.
+        # Not `writes + 1`. Suppose write 1 (known 0, next 1) is delayed, and its caller gets an error. Were write 2
+        # (known 0, next 1) as well, and write 1 arrived first, write 2 would be refused, see its own number in the row,
+        # and be reported as applied. Nor counted in any other way: suppose a virtual machine is restored twice, and both
+        # copies of its process hold this claim. A write of the one is applied, and that of the other would pass for it.
         number = int(random_bits, 16) % NUMBERS
         self._numbers = (*self._numbers[1 - MOST_NUMBERS :], number)
         return number

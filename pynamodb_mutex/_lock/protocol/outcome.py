@@ -23,9 +23,10 @@ def shows_acquisition(own: OwnClaim, claim: Claim) -> bool:
 
 def _is_ours(own: OwnClaim, claim: Claim) -> bool:
     """Return whether our acquisition is the last one that a row shows, whether or not its claim stands."""
-    # The token alone is not enough. A's lease ends; B acquires the lock and releases it. A late copy of A's acquiring
-    # write finds B's tombstone, which is free and has another token, and is applied: the row has A's token again, with
-    # a higher version. By the token alone A's next renewal would succeed, and A go on as if B had never held the lock.
+    # The token alone is not enough. Suppose A's lease ends; B acquires the lock and releases it. A late copy of A's
+    # acquiring write finds B's tombstone, which is free and has another token, and is applied: the row has A's token
+    # again, with a higher version. By the token alone A's next renewal would succeed, and A go on as if B had never
+    # held the lock.
     return claim.token == own.token and claim.version == own.version
 
 
@@ -61,9 +62,9 @@ class Renewal(enum.Enum):
 def renewal(own: OwnClaim, end: float, claim: Claim, *, applied: bool) -> Renewal:
     """Return what became of a renewal.
 
-    A's renewal is delayed, B takes the expired claim, A's renewal arrives: its condition (token, version,
-    and an end before the new one) refuses it, and the row shows B's token. A refusal that shows our claim
-    with the end that only this request proposed is the answer to a second copy of it: the first one was applied.
+    Suppose A's renewal is delayed, B takes the expired claim, A's renewal arrives: its condition (token, version, and
+    an end before the new one) refuses it, and the row shows B's token. A refusal that shows our claim with the end
+    that only this request proposed is the answer to a second copy of it: the first one was applied.
 
     Args:
         own: Our claim.
@@ -181,8 +182,8 @@ def guarded_write(
         # not know is that of a later holder's write or, under our claim, that of another copy of this process.
         return Verdict.NOT_APPLIED if is_known else Verdict.LOST
     if claim.writes != own.writes:
-        # Write 1 (known 0, next 1) was applied, its answer was lost, and its caller got an error. Write 2 (known 0,
-        # next 2) is refused although the lock is ours. Sent again as (known 1, next 2) it is applied, and a
+        # Suppose write 1 (known 0, next 1) was applied, its answer was lost, and its caller got an error. Write 2
+        # (known 0, next 2) is refused although the lock is ours. Sent again as (known 1, next 2) it is applied, and a
         # late copy of write 1, which requires "known 0", is refused for ever.
         own.writes = claim.writes
         return Verdict.AGAIN

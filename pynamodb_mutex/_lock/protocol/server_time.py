@@ -166,10 +166,10 @@ class ServerTime:
             lower, lower_at = date, received
         else:
             lower, lower_at = old.lower, old.lower_at
-        # The machine is suspended while an answer is on its way, and its local clock stands still meanwhile. After it
-        # has resumed it sends a request whose answer shows the true time; then the old answer is read, with
-        # a `Date` from before the suspension. As an upper bound that would let a holder believe again in a
-        # claim that others have taken. So only the answer to the request that was sent last counts.
+        # Suppose the machine is suspended while an answer is on its way, and its local clock stands still meanwhile.
+        # After it has resumed it sends a request whose answer shows the true time; then the old answer is read, with
+        # a `Date` from before the suspension. As an upper bound that would let a holder believe again in a claim that
+        # others have taken. So only the answer to the request that was sent last counts.
         if sent < old.upper_at:
             self.bounds = Bounds(lower, lower_at, old.upper, old.upper_at)
             return False

@@ -153,8 +153,8 @@ def deliver(process: State, events: Sequence[Event]) -> None:
 def deliver_aside(process: State, events: Sequence[Event]) -> None:
     """Deliver the events of a step as `deliver` does, but wait neither for the log nor for a receiver.
 
-    For threads that serve renewals. The output of the log blocks, and renewals fail for a few seconds: each would block the
-    thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
+    For threads that serve renewals. Suppose the output of the log blocks, and renewals fail for a few seconds: each
+    would block the thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
     """
     _report_at_once(process, events)
     process.reporter.post(partial(_deliver_others, process, events))

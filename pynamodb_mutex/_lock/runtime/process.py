@@ -102,7 +102,7 @@ class Process(Shared):
         """Return the store of a model; a new one if its Meta names another table, region or host by now."""
         store = self.known_store(model)
         if store is None:
-            # outside the monitor, because it runs user code: the defaults of a subclass's attributes
+            # outside the monitor, because it runs user code: the defaults of extra attributes
             made = Store(model, self.server_times, read_clock)
             with self.monitor:
                 # Another thread may have made one meanwhile. Each store has queues of its own: with two, waiters of one

@@ -251,8 +251,8 @@ class _RenewalSleeper(ThreadSleeper):
         if threads.refusing:
             threads.start()
             if self._process.renewal_workers.help_out():
-                # One endpoint hangs, and 30 renewals wait there. The loop does not sleep, but it handles what has become
-                # due, before the next one is sent: or a lock at another endpoint would be lost behind all of them.
+                # Suppose one endpoint hangs, and 30 renewals wait there. The loop does not sleep, but it handles what has
+                # become due, before the next one is sent: or a lock at another endpoint would be lost behind all of them.
                 return
         if threads.refusing:
             # A renewal sent here may have taken long: the time to sleep until may have come already.

@@ -68,8 +68,9 @@ class Threads:
 
         It raises nothing because of a refusal, and waits for nothing: it may be called from a property.
         """
-        # The lock is not waited for: whoever has it starts threads for everything that waits. Thread A finds nothing
-        # more to start; B adds a function, and does not get the lock; A releases it. So A checks again after that.
+        # The lock is not waited for: whoever has it starts threads for everything that waits. Suppose thread A finds
+        # nothing more to start; B adds a function, and does not get the lock; A releases it. So A checks again after
+        # that.
         while self.waiting and self._starting.acquire(blocking=False):
             was_refusing = self.refusing
             try:
@@ -199,8 +200,8 @@ class Workers:
 class WorkersByEndpoint:
     """Workers for the requests of each endpoint.
 
-    An endpoint hangs, and every worker waits for it, for 3 s at a time. With workers for all, the leases of 100 locks
-    there would queue 100 renewals, and a lock at another endpoint, in another region, would be lost behind them.
+    Suppose an endpoint hangs, and every worker waits for it, for 3 s at a time. With workers for all, the leases of 100
+    locks there would queue 100 renewals, and a lock at another endpoint, in another region, would be lost behind them.
 
     Args:
         threads: What starts them.

@@ -1,6 +1,7 @@
 """Sphinx configuration. The build needs no network."""
 
 import inspect
+import re
 from importlib import import_module
 from importlib.metadata import version as version_of
 from typing import ClassVar
@@ -28,7 +29,6 @@ default_role = "py:obj"
 nitpicky = True
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 napoleon_google_docstring = True
@@ -147,12 +147,12 @@ def variable_docstring(app, what, name, obj, options, lines):  # noqa: PLR0917 -
 
 
 def readable_defaults(app, what, name, obj, options, signature, result):  # noqa: PLR0917 - as above
-    """Replace the names of constants that readers do not know by their values."""
+    """Show the objects among the defaults by their names."""
     if signature is None:
         return None
-    return signature.replace("FOREVER", "-1").replace(
-        "=REGISTRY", "=prometheus_client.REGISTRY"
-    ), result
+    registry = "<prometheus_client.registry.CollectorRegistry object>"
+    signature = signature.replace(registry, "prometheus_client.REGISTRY")
+    return re.sub(r"<(?:class '|function )(?:\w+\.)*(\w+)'?>", r"\1", signature), result
 
 
 def setup(app):

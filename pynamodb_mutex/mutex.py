@@ -149,7 +149,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             poll: Shortest and longest wait between two polls of a held lock, in seconds; by default ``(0.05, 1.0)``.
             fair: Acquire the lock in the order of arrival, among all waiters that set this, in whichever process: see
                 `position`. Not guaranteed: an order relative to waiters that do not set it. With ``Hints(...)``, be called by
-                a datagram when it is this waiter's turn, and call others at the release: it opens a UDP port while it waits.
+                a datagram when it is next, and call others at the release: it opens a UDP port while it waits.
                 With PYNAMODB_MUTEX_HINTS=1 in the environment, True means that, too. Not guaranteed: that a hint arrives.
                 Without one a waiter polls.
             lease: Seconds, or a timedelta, until the lock expires unless it is renewed, at least 0.5 and at most 100 years; 30
@@ -164,7 +164,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             on_lost: Called with the mutex, on a thread of its own, when the lock is lost.
             owner: A label for people; by default host, process and thread. The protocol never compares it.
             data: JSON payload, written into the row with the claim; None, the default, leaves the stored one.
-            attributes: Values of attributes that the model has of its own, by name, written into the row with the claim
+            attributes: Values of extra attributes of the model, by name, written into the row with the claim
                 in place of the defaults. Like ``data``, what is not given keeps its value, also one of another holder.
             must_exist: Acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist. Earlier
                 use leaves a row for the model's ``retention``, and `LockItem.open <pynamodb_mutex.LockItem.open>` creates one.

@@ -261,7 +261,7 @@ renewal_failed: NamedSignal = SIGNALS["renewal_failed"]
 """A renewal request failed, without an answer that the lock is lost. See `RenewalFailed`."""
 
 danger: NamedSignal = SIGNALS["danger"]
-"""Less than ``danger`` seconds of the lease are left, and renewal has not helped. Emitted once; again only after a
+"""Less than a third of the lease is left, and renewal has not helped. Emitted once; again only after a
 renewal that was applied. While a receiver is connected, also for locks without ``auto_renew``, if they were acquired
 after it was connected. Like ``renewed`` it may come after the signal of the acquisition's end. See `Danger`."""
 

@@ -51,7 +51,7 @@ def test_danger_is_reported_once_before_the_loss_when_renewals_fail(subject, clo
 @of("one lock", "several keys", "any of", "row", "task")
 def test_danger_is_reported_again_after_a_renewal_that_was_applied(subject, clock, caplog):
     in_danger = OnLost()
-    lock = subject.held(auto_renew=False, on_danger=in_danger, danger=12)
+    lock = subject.held(auto_renew=False, on_danger=in_danger)
     for count in (1, 2):
         clock.advance(17)
         assert not in_danger.came.acquire(timeout=0.2)
@@ -68,7 +68,7 @@ def test_danger_is_reported_again_after_a_renewal_that_was_applied(subject, cloc
 
 def test_no_danger_is_reported_while_renewals_are_applied(scene, clock, caplog):
     in_danger = OnLost()
-    with scene.mutex(on_danger=in_danger, danger=15) as mutex:
+    with scene.mutex(on_danger=in_danger) as mutex:
         for count in range(1, 5):
             clock.advance(11)
             until(lambda n=count: scene.applied("renew") == [True] * n and mutex.remaining > 25)
@@ -93,7 +93,7 @@ def test_lease_that_comes_out_short_is_not_in_danger_before_its_first_renewal(pr
     date = time.time()
     proxy.always(set_date(lambda _: formatdate(date, usegmt=True)))
     in_danger = OnLost()
-    mutex = held(Mutex.for_key("k", model=here, lease=2.0, danger=1.0, on_danger=in_danger))
+    mutex = held(Mutex.for_key("k", model=here, lease=2.0, on_danger=in_danger))
     date += 1  # the first answers came at the end of a second
     assert not Mutex.for_key("another", model=here).locked()
     assert 0.9 < mutex.remaining < 1.5

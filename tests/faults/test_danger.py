@@ -53,7 +53,7 @@ def test_danger_is_reported_again_after_a_renewal_that_was_applied(subject, cloc
     in_danger = OnLost()
     lock = subject.held(auto_renew=False, on_danger=in_danger)
     for count in (1, 2):
-        clock.advance(17)
+        clock.advance(19)
         assert not in_danger.came.acquire(timeout=0.2)
         clock.advance(2)
         in_danger.wait()
@@ -189,23 +189,6 @@ def test_error_in_on_danger_is_logged(scene, clock, caplog):
     mutex = held(scene.mutex(auto_renew=False, on_danger=fail))
     clock.advance(21)
     until(lambda: f"on_danger of '{mutex.key}' failed" in caplog.text)
-
-
-@pytest.mark.parametrize(
-    ("danger", "error"),
-    [
-        (0, ValueError),
-        (-1, ValueError),
-        (15.1, ValueError),
-        (float("nan"), ValueError),
-        (True, TypeError),
-        ("1", TypeError),
-    ],
-)
-def test_danger_is_a_number_of_seconds_up_to_half_of_the_lease(danger, error):
-    with pytest.raises(error, match="danger must be"):
-        Mutex.for_key("k", lease=30, danger=danger)
-    Mutex.for_key("k", lease=30, danger=15)
 
 
 def test_on_danger_must_be_callable():

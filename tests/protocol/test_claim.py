@@ -18,7 +18,6 @@ from pynamodb_mutex._lock.protocol.claim import (
     TICK,
     YEAR_10000,
     Claim,
-    Loss,
     ObservedClaim,
     OwnClaim,
     made_at,
@@ -36,6 +35,7 @@ from pynamodb_mutex._lock.protocol.server_time import (
 )
 from pynamodb_mutex._lock.runtime import clock as _clock
 from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex.exceptions import Loss
 
 # -- bounds of server time: also after a clock stood still -----------------------------------------
 
@@ -249,7 +249,7 @@ def watching(*seen):
 
 def holder(lease=10.0, *, bounds=EXACT, sent=0.0, seen=0.0):
     tenure = OwnClaim("mine", lease)
-    tenure.saw(seen)
+    tenure.see(seen)
     end, written = tenure.propose(sent, bounds, lease)
     tenure.acquired(claim("mine", end, written), sent, bounds)
     return tenure
@@ -274,7 +274,7 @@ def test_claim_of_a_dead_holder_is_free_in_time_however_long_the_holder_was_idle
     due = sent + 1.01 * lease + 2.5 + 2 * slowest
     # a process that has had no answer yet reads the row
     fresh, read_at = ServerTime(), due - trip
-    fresh.observe(float(math.floor(World.server(read_at, skew))), read_at, due)
+    fresh.see(float(math.floor(World.server(read_at, skew))), read_at, due)
     assert watching((claim(expires_at=end, lease=lease), due)).free_at(fresh.bounds) <= due
 
 
@@ -487,10 +487,10 @@ def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_a
     tenure = holder(1.0, seen=seen)  # server time is 1000.0
     row = claim("mine", tenure.expires_at, 1.0)
     watcher, watch = ServerTime(), watching((row, 70.0))
-    watcher.observe(1000.0, 70.0, 70.0)
+    watcher.see(1000.0, 70.0, 70.0)
     takes_over = watch.free_at(watcher.bounds) - 70.0  # seconds of true time after the acquisition
     holders = ServerTime()
-    holders.observe(1000.0, 0.0, 0.0)
+    holders.see(1000.0, 0.0, 0.0)
     resumed = 0.01  # by the holder's clock, when the watcher has just taken over
-    holders.observe(float(math.floor(1000.0 + takes_over)), resumed, resumed)
+    holders.see(float(math.floor(1000.0 + takes_over)), resumed, resumed)
     assert tenure.ends(holders.bounds) <= resumed

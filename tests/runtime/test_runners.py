@@ -16,11 +16,11 @@ import pytest
 import uvloop
 from operations_by_hand import acquiring
 from processes import Fork
-from signal_receivers import Slow, hearing
+from signal_receivers import Slow
 from two_clients import held
 from waits import until
 
-from dev.faultproxy import after, delay, delay_answer
+from dev.faultproxy import delay, delay_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
 from pynamodb_mutex._lock.operations.effects import Wait, Wakeup
 from pynamodb_mutex._lock.operations.states import TRANSITIONS, Belief, Change, State
@@ -216,15 +216,6 @@ def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
             assert (claim.belief.state, claim.belief.loss) == (after, loss)
     claim.belief = Belief(State.HELD)
     mutex.release()
-
-
-def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(row_scene):
-    with hearing(row_scene.key) as heard:
-        row = row_scene.locked(auto_renew=False, lease=3)
-        row_scene.proxy.next(after(lambda: heard.wait("lost")), op="PutItem")
-        row.save(unlock=True)
-        assert heard.names == ["acquired", "lost"]
-    assert (row.row_lock.loss, row_scene.is_free) == (Loss.EXPIRED, True)
 
 
 close_at = pytest.mark.parametrize("close_at", [inside_a_step, lambda close: close()])

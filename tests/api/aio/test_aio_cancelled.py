@@ -308,9 +308,9 @@ async def test_danger_is_reported_with_the_async_lock_and_cancels_no_task(scene,
 
     call = on_danger if awaited else (lambda mutex: reported.append((mutex, mutex.held)))
     loop = asyncio.get_running_loop()
-    options = {"auto_renew": False, "on_danger": call, "danger": 15, "cancel_on_loss": True}
+    options = {"auto_renew": False, "on_danger": call, "cancel_on_loss": True}
     async with scene.async_mutex(**options) as mutex:
-        clock.advance(16)
+        clock.advance(21)
         await until_async(lambda: reported)
         await asyncio.sleep(0.05)
     assert reported == [(mutex, True)]
@@ -322,7 +322,7 @@ async def test_danger_is_reported_with_the_async_lock_and_cancels_no_task(scene,
 
 def lambda_of(clock, reported):
     async def work():
-        clock.advance(16)
+        clock.advance(21)
         await until_async(lambda: len(reported) == 2)
 
     return work

@@ -3,19 +3,19 @@
 import pytest
 
 from dev.broken import BROKEN, broken
-from pynamodb_mutex._fair.waiting_line import patience
+from pynamodb_mutex._fair.waiting_line import dead_after
 
 DECIDE = "pynamodb_mutex._once.rows.OnceRequests.decide"
 
 
 def test_variant_is_in_the_library_inside_the_block_alone():
-    before = patience.__code__
-    assert patience(1) == 6.0
+    before = dead_after.__code__
+    assert dead_after(1) == 6.0
     with broken("impatient"):
-        assert patience(1) == 2.5
+        assert dead_after(1) == 2.5
     with pytest.raises(AssertionError), broken("impatient"):
-        assert patience(1) == 6.0
-    assert patience.__code__ is before
+        assert dead_after(1) == 6.0
+    assert dead_after.__code__ is before
 
 
 def test_each_variant_fits_the_library():

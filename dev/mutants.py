@@ -8,6 +8,7 @@ tests it must be noticed, is in pyproject.toml.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import random
 import sys
 from collections import Counter
@@ -22,8 +23,13 @@ from mutmut.mutation import file_mutation, mutators, trampoline
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 
-ALL = ("pynamodb_mutex._lock.protocol.*", "pynamodb_mutex._lock.dynamodb.requests.*")
-DRAWN = "pynamodb_mutex._lock.operations."
+ALL = (
+    "pynamodb_mutex._lock.protocol.*",
+    "pynamodb_mutex._fair.waiting_line.*",
+    "pynamodb_mutex._once.rows.*",
+    "pynamodb_mutex.*.requests.*",
+)
+"""Patterns of the rules and requests; all else that is changed are operations."""
 ACCEPTED = Path(__file__).with_name("survivors.txt")
 NOTICED = {"killed", "timeout", "caught by type check"}
 
@@ -31,7 +37,7 @@ NOTICED = {"killed", "timeout", "caught by type check"}
 def _is_computed(node: cst.CSTNode) -> bool:
     """Return whether a function is one that mutmut leaves out for its decorator: a property, or a `Lazy` template."""
     return isinstance(node, cst.FunctionDef) and any(
-        isinstance(each.decorator, cst.Name) and each.decorator.value in {"property", "Lazy"}
+        isinstance(each.decorator, cst.Name) and each.decorator.value in {"property", "Lazy", "by_kind"}
         for each in node.decorators
     )
 
@@ -105,7 +111,8 @@ def main() -> int:
     _fit_mutmut()
     mutmut._run(options.only, options.jobs)
     if options.sample:
-        operations = sorted(name for name in _results() if name.startswith(DRAWN))
+        rules = {name for pattern in ALL for name in fnmatch.filter(_results(), pattern)}
+        operations = sorted(_results().keys() - rules)
         drawn = random.Random(options.seed).sample(operations, options.sample)
         mutmut._run(drawn, options.jobs)
     results = {name: each for name, each in _results().items() if each[0] != "not checked"}

@@ -37,7 +37,8 @@ NOTICED = {"killed", "timeout", "caught by type check"}
 def _is_computed(node: cst.CSTNode) -> bool:
     """Return whether a function is one that mutmut leaves out for its decorator: a property, or a `Lazy` template."""
     return isinstance(node, cst.FunctionDef) and any(
-        isinstance(each.decorator, cst.Name) and each.decorator.value in {"property", "Lazy", "by_kind"}
+        isinstance(each.decorator, cst.Name)
+        and each.decorator.value in {"property", "Lazy", "by_kind"}
         for each in node.decorators
     )
 

@@ -186,12 +186,12 @@ def test_answer_that_was_late_or_contradicts_the_others_proves_what_it_can():
 
 
 def test_clock_that_stood_still_is_noticed():
-    observe = ServerTime().observe
+    see = ServerTime().see
     seen = [(500.0, 10.0, 10.0), (505.0, 11.0, 11.0), (506.0, 12.0, 12.0)]
-    assert [observe(*each) for each in seen] == [False, True, False]
+    assert [see(*each) for each in seen] == [False, True, False]
     # by a second, and by what is not worth planning anew
-    assert observe(508.0, 13.0, 13.0)
-    assert not observe(509.0, 13.995, 13.995)
+    assert see(508.0, 13.0, 13.0)
+    assert not see(509.0, 13.995, 13.995)
 
 
 def test_date_is_expected_of_the_first_three_answers():

@@ -242,6 +242,7 @@ def test_waiter_in_another_process_is_called(table):
     try:
         worker.ask("from pynamodb_mutex._lock.runtime.process import current_process")
         worker.ask("from pynamodb_mutex import Hints")
+        worker.ask("from pynamodb_mutex._fair.hints import Calls")
         worker.ask("mutex = Mutex.for_key('a', fair=Hints())")
 
         def is_called():

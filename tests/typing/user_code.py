@@ -90,7 +90,7 @@ def a_lock(mutex: Mutex, lock: RowLock[Wallet]) -> None:
     Mutex.for_key("a", poll=(0.1, 2), reentrant=True, delete_on_release=True, fair=True)
     Mutex.for_key("a", max_hold=None, owner=None, on_lost=None, data=None, timeout=-1)
     Mutex.for_key("a", timeout=None, on_lost=told).acquire(timeout=None)
-    Mutex.for_key("a", on_danger=told, danger=5)
+    Mutex.for_key("a", on_danger=told)
     assert_type((mutex.acquire(), mutex.acquire(False)), tuple[bool, bool])
     assert_type(mutex.acquire(True, 3), bool)
     assert_type(mutex.acquire(blocking=True, timeout=0.5), bool)

@@ -16,19 +16,8 @@ from zlib import crc32
 
 from botocore.exceptions import BotoCoreError, ClientError, NoRegionError
 from botocore.parsers import ResponseParserError
+from pynamodb import exceptions
 from pynamodb.connection.table import TableConnection
-from pynamodb.exceptions import (
-    DeleteError,
-    GetError,
-    PutError,
-    PynamoDBException,
-    QueryError,
-    ScanError,
-    TableDoesNotExist,
-    TransactWriteError,
-    UpdateError,
-    VerboseClientError,
-)
 
 from pynamodb_mutex._lock.dynamodb.answers import (
     TRANSIENT_REASONS,
@@ -69,15 +58,15 @@ send requests, and some for the application's. botocore closes any further one a
 log, and the next request pays for a TLS handshake. PynamoDB's default is 10."""
 
 _REFUSED = "ConditionalCheckFailedException"
-_ERRORS: dict[str, type[PynamoDBException]] = {
-    "UpdateItem": UpdateError,
-    "PutItem": PutError,
-    "DeleteItem": DeleteError,
-    "GetItem": GetError,
-    "BatchGetItem": GetError,
-    "Query": QueryError,
-    "Scan": ScanError,
-    "TransactWriteItems": TransactWriteError,
+_ERRORS: dict[str, type[exceptions.PynamoDBException]] = {
+    "UpdateItem": exceptions.UpdateError,
+    "PutItem": exceptions.PutError,
+    "DeleteItem": exceptions.DeleteError,
+    "GetItem": exceptions.GetError,
+    "BatchGetItem": exceptions.GetError,
+    "Query": exceptions.QueryError,
+    "Scan": exceptions.ScanError,
+    "TransactWriteItems": exceptions.TransactWriteError,
 }
 
 _Credentials = tuple[str | None, str | None, str | None]
@@ -305,7 +294,7 @@ class Connection:
     def _refused_or_failed(
         self, operation: str, kwargs: dict[str, Any], error: Exception
     ) -> Answer | Failure:
-        raised: Any = error.__cause__ if isinstance(error, VerboseClientError) else error
+        raised: Any = error.__cause__ if isinstance(error, exceptions.VerboseClientError) else error
         response: Any = getattr(raised, "response", None) or {}
         if getattr(raised, "operation_name", operation) != operation:
             # The error is that of another service, such as STS, which botocore asked for credentials. Its code and its
@@ -331,7 +320,7 @@ class Connection:
                 conflict=conflict,
             )
         failed = _failed(operation, error)
-        if isinstance(failed, TransactWriteError):
+        if isinstance(failed, exceptions.TransactWriteError):
             return _cancelled(failed, response)
         return Failure(response, failed)
 
@@ -368,7 +357,7 @@ class Connection:
             answered=answered,
         )
 
-    def _missing(self, tables: Sequence[str], error: Exception) -> TableDoesNotExist:
+    def _missing(self, tables: Sequence[str], error: Exception) -> exceptions.TableDoesNotExist:
         """Return the error for a missing table, which is at least one of those given.
 
         Its message questions region and profile before it advises to create the table: often the table exists in
@@ -380,7 +369,7 @@ class Connection:
         own = self.table_name
         call = f"{self._model.__name__}.create_table()" if [*tables] == [own] else "create_table()"
         # PynamoDB puts the text between backticks, which are closed and opened again here.
-        missing = TableDoesNotExist(
+        missing = exceptions.TableDoesNotExist(
             f"{'` or `'.join(tables)}` in {self.where}: wrong region or profile? "
             f"If not, create it with `{call}"
         )
@@ -392,7 +381,7 @@ class Connection:
         # This key fits no table. DynamoDB notices that only if the table exists.
         key = {"-": {"S": "-"}}
         reply = self.send("GetItem", {"TableName": table, "Key": key})
-        return isinstance(reply.error, TableDoesNotExist)
+        return isinstance(reply.error, exceptions.TableDoesNotExist)
 
 
 def _check_answers(client: Any) -> None:
@@ -430,7 +419,7 @@ def _credentials_of(model: type[Model]) -> _Credentials:
     return meta.aws_access_key_id, meta.aws_secret_access_key, meta.aws_session_token
 
 
-def _failed(operation: str, error: Exception) -> PynamoDBException:
+def _failed(operation: str, error: Exception) -> exceptions.PynamoDBException:
     """Return PynamoDB's error for a request that failed."""
     failed = _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
     # Set by hand: the error is returned as a value, and raised where its cause is no longer being handled.
@@ -438,7 +427,7 @@ def _failed(operation: str, error: Exception) -> PynamoDBException:
     return failed
 
 
-def _cancelled(error: TransactWriteError, response: Any) -> Answer | Failure:
+def _cancelled(error: exceptions.TransactWriteError, response: Any) -> Answer | Failure:
     """Return the refusal, or the failure, of a transaction that was cancelled."""
     codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
     if any(code in TRANSIENT_REASONS and code != "None" for code in codes):

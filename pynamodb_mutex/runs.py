@@ -19,7 +19,13 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb_mutex._lock.decorated import check_function, check_result, is_async
 from pynamodb_mutex._lock.dynamodb.keys import LONGEST_KEY, check_key
 from pynamodb_mutex._lock.handles import HandleOfOne, note_not_released, timeout_error
-from pynamodb_mutex._lock.operations.options import Made, as_seconds, check_duration, made
+from pynamodb_mutex._lock.operations.options import (
+    Made,
+    as_seconds,
+    check_callable,
+    check_duration,
+    made,
+)
 from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
 from pynamodb_mutex._lock.runtime.callers import caller, take_last
@@ -231,8 +237,7 @@ def _terms(
         msg = f"on_abandoned is 'run' or 'raise', not {shown(on_abandoned)}"
         raise ValueError(msg)
     for name, function in (("encode", encode), ("decode", decode)):
-        if not callable(function):
-            raise TypeError(f"{name} must be callable, not {function!r}")
+        check_callable(name, function)
     stored = PREFIX + check_key(key, LONGEST_KEY - len(PREFIX))
     return Terms(
         key,

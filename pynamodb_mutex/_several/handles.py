@@ -325,7 +325,8 @@ def members(called: str, keys: Iterable[Any], make: Callable[[str], Any]) -> lis
     check_several(called, keys)
     found: dict[str, Any] = {}
     for key in keys:
-        mutex = key if isinstance(key, HandleOfOne) else make(key)
+        # not those for tasks, nor the runs of `once`: they wrap the lock that they are made of
+        mutex = key if isinstance(key, HandleOfOne) and isinstance(key, Lock) else make(key)
         if isinstance(mutex, OneOfSeveral):
             # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
             msg = f"{called} takes keys, and mutexes on one key each, not {mutex!r}"

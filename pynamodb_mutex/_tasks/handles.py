@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._lock.decorated import locked_coroutines
 from pynamodb_mutex._lock.handles import Handle, Lock, note_not_released, refusing
-from pynamodb_mutex._lock.operations.options import check_bool, made
+from pynamodb_mutex._lock.operations.options import check_bool, check_callable, made
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._lock.runtime.process import current_process
@@ -98,6 +98,8 @@ class AsyncLock(Handle[Any], Generic[L]):
         check_bool("cancel_on_loss", cancel_on_loss)
         given = {name: options.pop(name, None) for name in ("on_lost", "on_danger")}
         calls = {name: call for name, call in given.items() if call is not None}
+        for name, call in calls.items():
+            check_callable(name, call)
         inside = functools.partial(make, **options)
         return made(cls, inside, calls, cancel_on_loss=cancel_on_loss)
 

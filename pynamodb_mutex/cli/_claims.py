@@ -2,7 +2,7 @@
 
 ``show`` and ``wait`` only read. ``release`` ends claims of other processes. Each of its writes is conditional on the
 claim that it has read and printed, because a person may take minutes to answer its question. How locks are read is in
-`_locks`; the request that breaks a claim is in `pynamodb_mutex._lock.operations.release`.
+`_locks`; the request that breaks a claim is in `pynamodb_mutex._admin.force`.
 """
 
 from __future__ import annotations

@@ -19,18 +19,8 @@ from botocore.parsers import ResponseParserError
 from pynamodb import exceptions
 from pynamodb.connection.table import TableConnection
 
-from pynamodb_mutex._lock.dynamodb.answers import (
-    TRANSIENT_REASONS,
-    UNWRAPPED,
-    Answer,
-    Failure,
-    came_from_the_body,
-    explained,
-    is_conflict,
-    is_made_up,
-    may_pass,
-    missing_tables,
-)
+from pynamodb_mutex._lock.dynamodb import answers
+from pynamodb_mutex._lock.dynamodb.answers import Answer, Failure
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import (
     access_key_of,
     client_elsewhere,
@@ -250,17 +240,17 @@ class Connection:
         try:
             data: dict[str, Any] = self.pynamodb.dispatch(operation, kwargs)
         except (AttributeError, TypeError) as error:
-            if not came_from_the_body(error):
+            if not answers.came_from_the_body(error):
                 raise
             return self.not_dynamodbs(operation, error)
-        except (BotoCoreError, ClientError, *UNWRAPPED) as error:
+        except (BotoCoreError, ClientError, *answers.UNWRAPPED) as error:
             return self._refused_or_failed(operation, kwargs, error)
         except StopIteration as error:
             # Of a mock in a caller's tests whose answers have run out. A runner takes it for the end of its operation: a
             # release that was never sent would return as if it were done. And a task would wait for ever, for asyncio
             # refuses to raise it in one.
             raise RuntimeError("sending a request raised StopIteration") from error
-        if self.retries is not None and is_made_up(data):
+        if self.retries is not None and answers.is_made_up(data):
             # A caller's tests may replace what sends writes without a lock. Whatever they return counts as an answer.
             return Answer(data or {})
         answer = Answer(data)
@@ -305,12 +295,12 @@ class Connection:
             refused = _ERRORS[operation](f"{operation} refused: {error}", error)
             refused.__cause__ = error
             return Answer(response, error=refused, item=response.get("Item"))
-        missing = missing_tables(kwargs, code, error)
+        missing = answers.missing_tables(kwargs, code, error)
         if missing:
             return Failure(response, self._missing(missing, error))
-        transient, maybe_applied = may_pass(raised, answered=self.server.answered > 0)
+        transient, maybe_applied = answers.may_pass(raised, answered=self.server.answered > 0)
         if transient:
-            conflict = is_conflict(raised)
+            conflict = answers.is_conflict(raised)
             return self._transient(
                 operation,
                 str(error),
@@ -421,7 +411,7 @@ def _credentials_of(model: type[Model]) -> _Credentials:
 
 def _failed(operation: str, error: Exception) -> exceptions.PynamoDBException:
     """Return PynamoDB's error for a request that failed."""
-    failed = _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
+    failed = _ERRORS[operation](f"{operation} failed: {answers.explained(error)}", error)
     # Set by hand: the error is returned as a value, and raised where its cause is no longer being handled.
     failed.__cause__ = error
     return failed
@@ -430,7 +420,7 @@ def _failed(operation: str, error: Exception) -> exceptions.PynamoDBException:
 def _cancelled(error: exceptions.TransactWriteError, response: Any) -> Answer | Failure:
     """Return the refusal, or the failure, of a transaction that was cancelled."""
     codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
-    if any(code in TRANSIENT_REASONS and code != "None" for code in codes):
+    if any(code in answers.TRANSIENT_REASONS and code != "None" for code in codes):
         # Suppose the first attempt is applied and its answer is lost. At the retry the guard's row is in conflict
         # with another request and is not evaluated, and a condition on another row is refused by what the first
         # attempt wrote. As a refusal this would be reported as "not applied". Sent again, it shows the guard's row.

@@ -114,9 +114,8 @@ class LockOptions(NamedTuple):
             check_owner(self.owner)
         for name in ("on_lost", "on_danger"):
             call = getattr(self, name)
-            if call is not None and not callable(call):
-                msg = f"{name} must be callable, not {call!r}"
-                raise TypeError(msg)
+            if call is not None:
+                check_callable(name, call)
         if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
             msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
             raise TypeError(msg)
@@ -277,6 +276,16 @@ def check_bool(name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Refuse an option that is to be called, and cannot be.
+
+    Raises:
+        TypeError: If it is not callable.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, not {value!r}")
 
 
 def check_owner(owner: object, name: str = "owner") -> None:

@@ -68,6 +68,19 @@ def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
     assert make(["a", "b", "a"]).keys == ("a", "b")
 
 
+@pytest.mark.parametrize("make", [Mutex.for_keys, Mutex.any_of, aio.AsyncMutex.for_keys])
+def test_handles_that_wrap_a_lock_are_no_keys(make):
+    """One of `any_of` or of a semaphore would pass for its first key."""
+    handles = [
+        aio.AsyncMutex.for_key("a"),
+        aio.AsyncMutex.any_of(["a", "b"]),
+        aio.AsyncSemaphore.for_key("a", permits=2),
+    ]
+    for handle in handles:
+        with pytest.raises(InvalidKeyError, match=f"not {type(handle).__name__}"):
+            make([handle, "c"])
+
+
 def test_semaphore_that_cannot_be_is_refused():
     for error, match, values in (
         (TypeError, "permits must be an int", [("a", 1.0), ("a", "2"), ("a", None), ("a", True)]),
@@ -118,8 +131,9 @@ def test_model_that_is_no_lock_table_is_refused():
 )
 def test_value_that_no_option_can_have_is_refused(error, option, values):
     for value in values:
-        with pytest.raises(error, match="JSON" if option == "data" else option):
-            Mutex.for_key("a", **{option: value})
+        for kind in (Mutex, aio.AsyncMutex):
+            with pytest.raises(error, match="JSON" if option == "data" else option):
+                kind.for_key("a", **{option: value})
 
 
 def test_cancel_on_loss_must_be_a_bool():

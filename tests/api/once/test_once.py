@@ -278,6 +278,8 @@ def test_block_by_hand(scene_of_once):
         assert run.held
         assert run.fencing_token > 0
         assert repr(run).startswith("<Run 'a' in locks-")
+        with pytest.raises(InvalidKeyError, match="not Run"):
+            Mutex.any_of(["b", run])
         with pytest.raises(MutexError, match="'a' has no result yet"):
             print(run.result)
         assert run.complete((1,)) == [1]

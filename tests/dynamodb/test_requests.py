@@ -255,6 +255,20 @@ def test_write_that_passes_the_dead_by_watching_requires_the_place_and_the_token
     assert take(how, seen=token) is (place == 2 and not changed)
 
 
+@pytest.mark.parametrize(("past", "passes"), [(2, True), (20, False)])
+def test_write_that_passes_the_dead_by_time_requires_that_the_lock_is_free_for_as_long(
+    table, past, passes
+):
+    use("a")
+    time.sleep(10)
+    stand(*LINE)
+    how = Take(2, ahead=True, past=past)
+    with held_elsewhere("a"):
+        assert not take(how)
+    time.sleep(10)
+    assert take(how) is passes
+
+
 def test_write_by_watching_takes_a_lock_that_was_released_meanwhile(table):
     with Mutex.for_key("a"):
         watched = store_for(table).read({"key": {"S": "a"}}, consistent=True).send().claim

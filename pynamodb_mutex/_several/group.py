@@ -97,7 +97,7 @@ class HeldGroup(Held):
             # of that, and so on, there would be no end of requests.
             pause = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
             self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
-        elif renewed:
+        else:
             self.plan_renewal(sent, ends)
 
     # -- release ------------------------------------------------------------------------------------

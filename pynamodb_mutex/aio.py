@@ -1,7 +1,7 @@
 """The library's locks for asyncio.
 
 Each object here contains one of the locks for threads, and runs its operations for a task. Requests are sent on at
-most 16 threads; waiting uses none. Works under any asyncio event loop, such as uvloop.
+most 48 threads; waiting uses none. Works under any asyncio event loop, such as uvloop.
 
 The docstrings say only what differs for tasks. Cancellation is handled in `pynamodb_mutex._tasks`.
 """

@@ -126,7 +126,7 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
                 cancelled = await _wait(effect, to_its_end=undo is None) or cancelled
             elif isinstance(effect, Send):
                 request = effect.request
-                under_way = _posted(process, request.send, request.store.connection.endpoint)
+                under_way = _posted(process, request.send, request.store.connection.place)
                 value, interruption = await _answer(under_way)
                 cancelled = cancelled or interruption
             elif isinstance(effect, Outside):
@@ -324,7 +324,7 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
         log(logging.ERROR, text, exc_info=True)
 
 
-def _posted(process: Process, function: Callable[[], T], endpoint: str = "") -> Future[T]:
+def _posted(process: Process, function: Callable[[], T], place: str = "") -> Future[T]:
     """Let a worker call a function, in the context (`contextvars`) of this task.
 
     Where the system refuses every thread, it is called on the loop's own thread: other tasks have to wait for the
@@ -333,7 +333,7 @@ def _posted(process: Process, function: Callable[[], T], endpoint: str = "") -> 
     # Not an executor of `concurrent.futures`: if its thread is refused, it raises, and yet makes the call later.
     future: Future[T] = Future()
     call = partial(contextvars.copy_context().run, function)
-    workers = process.task_workers.at(endpoint)
+    workers = process.task_workers.at(place)
     workers.post(partial(_settle, future, call))
     while workers.help_out():
         pass

@@ -1,6 +1,7 @@
 """Errors that say what to set or to create: region, credentials, a table; and credentials in Meta that are replaced."""
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.exceptions import NoCredentialsError, NoRegionError, PartialCredentialsError
+from botocore.session import Session
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import DeleteError, GetError, ScanError, TableDoesNotExist, TableError
@@ -254,6 +256,30 @@ def test_answers_are_checked_once_credentials_have_come_in_place_of_metas(
             mutex.locked()
     proxy.next(cut_off())
     assert mutex.locked()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("environment", [REGION, NO_URL])
+def test_nothing_is_collected_while_a_client_is_made(monkeypatch, collects, environment):
+    """A full collection in it would cost a sixth of a process's start."""
+    made = Session.create_client
+    collected = []
+
+    def make(*args, **kwargs):
+        collected.append(gc.isenabled())
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(Session, "create_client", make)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(GetError):
+            Mutex.for_key("a", model=lock_table()).locked()
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
+    assert collected[0] is False
 
 
 @pytest.mark.real("embedded")

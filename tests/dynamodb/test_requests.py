@@ -306,3 +306,15 @@ def test_waiters_of_one_process_read_once_for_all_of_them(table, sent, pool, hol
         assert not any(pool.map(lambda waiter: waiter.acquire(timeout=1), waiters))
     # one polls for all each 0.2 s; each sends a last poll at its deadline, and a first one if another process holds the lock
     assert len(sent) <= 5 + own * 32 + 4
+
+
+@pytest.mark.parametrize(("auto_renew", "each"), [(True, 10), (False, 1)])
+def test_waiter_looks_seldom_whether_a_claim_that_its_process_renews_was_broken(
+    table, sent, pool, auto_renew, each
+):
+    with Mutex.for_key("a", lease=30, auto_renew=auto_renew):
+        sent.clear()
+        waiting = pool.submit(Mutex.for_key("a", poll=(0.05, 1.0)).acquire, timeout=25)
+        assert not waiting.result(60)
+    polls = operations(sent).count("GetItem")
+    assert polls == pytest.approx(25 / each, abs=1.5)

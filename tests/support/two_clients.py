@@ -19,6 +19,7 @@ import pytest
 from row_models import Account, OldAccount, meta
 from sent_requests import TRANSACT
 from this_process import QueueFor, forget_holds, scheduled
+from waits import until
 
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, RowLock
@@ -193,10 +194,9 @@ class Scene(Claims):
 
     def waiting(self, **options) -> Acquiring:
         """Let a thread wait for the lock of `here`."""
-        polls = len(self.proxy.of("GetItem"))
-        # it polls often, so that the log shows when it waits
+        queue, ahead = self.queue, len(self.queue.turns)
         waiter = Acquiring(self.mutex(poll=(0.02, 0.02), **options))
-        self.proxy.wait(polls + 1, "GetItem")
+        until(lambda: len(queue.turns) > ahead and queue.known_taken)
         return waiter
 
     @property

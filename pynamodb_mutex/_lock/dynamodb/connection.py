@@ -6,6 +6,7 @@ attempt an answer belongs to and which attempts may have been applied. What an e
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 from contextlib import suppress
@@ -42,7 +43,7 @@ CONNECT_TIMEOUT = 1.0
 READ_TIMEOUT = 2.0
 """Seconds. See `CONNECT_TIMEOUT`."""
 
-POOL_CONNECTIONS = 50
+POOL_CONNECTIONS = 90
 """Connections of a client that stay open for the next request, at least: one for each of the library's own threads that
 send requests, and some for the application's. botocore closes any further one after its request, with a warning in the
 log, and the next request pays for a TLS handshake. PynamoDB's default is 10."""
@@ -69,14 +70,20 @@ def client_of(connection: PynamoDBConnection) -> Any:
         BotoCoreError: If it cannot be made, as without a region.
         ValueError: If the endpoint is not a URL. A port that is none botocore would notice only when it signs a request.
     """
-    invalid = ""
+    invalid, collects = "", gc.isenabled()
     try:
+        # It makes many objects, which all stay. A full collection, of all modules, would fall into that: 30 ms, a sixth
+        # of what a process does until it holds its first lock.
+        gc.disable()
         client: Any = connection.client
         invalid = f"Invalid endpoint: {client.meta.endpoint_url}"  # botocore's words
         urlsplit(client.meta.endpoint_url).port  # noqa: B018 - raises
     except ValueError as error:
         # without user and password, of which Python's error may show a part
         raise ValueError(re.sub(r"\S*@", "", invalid or str(error))) from None
+    finally:
+        if collects:
+            gc.enable()
     # They are not sent to anybody. But each of botocore's errors would show them.
     host = re.sub("//[^/]*@", "//", client.meta.endpoint_url)
     return client if host == client.meta.endpoint_url else client_elsewhere(connection, host)
@@ -94,6 +101,7 @@ class Connection:
         server: What is known of the endpoint's time; nothing as long as the connection is not open.
         region: Region that requests are sent to; None as long as the connection is not open.
         endpoint: URL that requests are sent to; empty as long as the connection is not open.
+        place: Where Meta says that requests are sent to. Known at once; the same for the same endpoint, as a rule.
     """
 
     def __init__(
@@ -140,6 +148,7 @@ class Connection:
         self.server = ServerTime()
         self.region: str | None = None
         self.endpoint = ""
+        self.place = f"{meta.region} {meta.host}"
         # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two. Reentrant,
         # for a signal handler that releases a lock just then.
         self._opening = threading.RLock()

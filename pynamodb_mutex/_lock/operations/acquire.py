@@ -285,7 +285,9 @@ class Acquisition(Attempt[HeldClaim]):
                 return None
             self._report_wait(turn)
             end = poll_at_end(shared.now, self._frees_at(queue), poll, shared.uniform)
-            until = turn.waits_until(shared.now, poll, self._deadline, end, shared.uniform)
+            longest = 0.0 if queue.holder is None else max(poll[1], queue.holder.noticed_within)
+            deadline, uniform = self._deadline, shared.uniform
+            until = turn.waits_until(shared.now, poll, deadline, end, uniform, longest=longest)
             yield Wait(until, turn.wakeup)
 
     def _report_wait(self, turn: WaitingTurn) -> None:

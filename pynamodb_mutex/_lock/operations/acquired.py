@@ -182,6 +182,11 @@ class Acquired(Held):
         max_hold = self.options.max_hold
         return math.inf if max_hold is None else self.since + max_hold + self.lease
 
+    @property
+    def noticed_within(self) -> float:
+        """Seconds after which a renewal will have noticed that the claim was broken; 0 if it is not renewed."""
+        return 0.0 if self.together.plan is NEVER else self.options.lease / 3
+
     def stands_at(self, now: float) -> bool:
         """Return whether the claim may still be in its row at a local time.
 

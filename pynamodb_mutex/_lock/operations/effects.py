@@ -86,12 +86,12 @@ class Start:
 
     Args:
         operation: The operation.
-        endpoint: URL of the endpoint to which its requests go: one that hangs keeps no renewal at another back.
+        place: `Connection.place` of its requests: an endpoint that hangs keeps no renewal at another back.
     """
 
-    def __init__(self, operation: Operation[Any], endpoint: str) -> None:
+    def __init__(self, operation: Operation[Any], place: str) -> None:
         self.operation = operation
-        self.endpoint = endpoint
+        self.place = place
 
 
 class Deliver:

@@ -304,6 +304,8 @@ class Turn(Generic[H, C]):
         deadline: float,
         end: float,
         uniform: Uniform,
+        *,
+        longest: float,
     ) -> float:
         """Return the local time until which there is nothing to do, as far as is known; plan a poll if none is planned.
 
@@ -313,14 +315,15 @@ class Turn(Generic[H, C]):
             deadline: Local time at which to give up.
             end: Local time of a poll for the end of the present holder's claim.
             uniform: Source of randomness.
+            longest: The wait while this process holds the lock, in seconds.
         """
         queue = self.queue
         # A plan stays until it is due. A wait may end early: by a wake-up, or by a clock that lets it return an instant
         # before its time. A waiter that planned anew from each such instant would put off its poll again and again.
         if self.polls_at == math.inf:
             self._waited = next_wait(self._waited, poll, uniform)
-            # A holder in this process hands the lock over: a poll can only show that its claim was broken by force. So
-            # the longest wait will do.
-            wait = self._waited if queue.holder is None else poll[1]
+            # A holder in this process hands the lock over: a poll can only show that its claim was broken by force. Its
+            # renewals notice that, too.
+            wait = self._waited if queue.holder is None else longest
             self.polls_at = min(now + wait, end)
         return min(self._due(deadline), deadline)

@@ -241,8 +241,8 @@ def renewal_loop(shared: Shared) -> Operation[None]:
                 yield Wait(schedule.wakes_at, schedule.wakeup)
                 schedule.wakes_at = -math.inf
             elif _handle(held):
-                endpoint = held.claims[0].store.connection.endpoint
-                yield Start(renew_in_background(held), endpoint)
+                place = held.claims[0].store.connection.place
+                yield Start(renew_in_background(held), place)
     finally:
         # In the step that decides to end. Otherwise a lock scheduled right after that step would count on a loop
         # that ends, start no other, and expire.

@@ -29,6 +29,8 @@ class State(enum.Enum):
     LOST_IN_DOUBT = "lost, while a write that may still release it had no answer"
     RELEASED = "released, handed over or detached"
 
+    __hash__ = object.__hash__  # Enum's is a call of Python's, at each change of each lock
+
 
 class Change(enum.Enum):
     """What changes the state of a claim."""
@@ -42,6 +44,8 @@ class Change(enum.Enum):
     WRITTEN = "a later guarded write was applied, so that one was not, and comes too late now"
     LOSS = "its lease ended, or a row shows that it is not ours any more"
     WON_BACK = "a renewal was applied after its lease had ended, and nobody had taken it"
+
+    __hash__ = object.__hash__
 
 
 TRANSITIONS: dict[tuple[State, Change], State] = {

@@ -40,8 +40,11 @@ less, the processor is the limit (0.4 ms each), and more threads would send no m
 than `POOL_CONNECTIONS`.
 """
 
-TASK_WORKERS = 16
-"""Most requests of tasks under way at a time, to one endpoint. Each takes a few seconds at the very worst."""
+TASK_WORKERS = 48
+"""Most requests of tasks under way at a time, to one endpoint. Each takes a few seconds at the very worst.
+
+At 100 ms each they send 480 requests a second. Within a region a few of them do.
+"""
 
 
 def _random_bits() -> str:

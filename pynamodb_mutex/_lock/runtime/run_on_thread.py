@@ -132,7 +132,7 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             elif isinstance(effect, Start):
                 failed = "a renewal failed"
                 call = partial(_run_logged, process, effect.operation, failed, renews=True)
-                process.renewal_workers.at(effect.endpoint).post(call)
+                process.renewal_workers.at(effect.place).post(call)
         except StopIteration as done:
             _after(process, events, delivers)
             result: R = done.value

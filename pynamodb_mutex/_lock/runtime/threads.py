@@ -213,10 +213,10 @@ class WorkersByEndpoint:
         self._make = partial(Workers, threads, name, most)
         self._made: dict[str, Workers] = {}
 
-    def at(self, endpoint: str) -> Workers:
-        """Return the workers for an endpoint's requests, given its URL; those for all other calls, given ""."""
+    def at(self, place: str) -> Workers:
+        """Return the workers for the requests of a `Connection.place`; those for all other calls, given ""."""
         # `setdefault`: two threads that ask at once get the same workers
-        return self._made.get(endpoint) or self._made.setdefault(endpoint, self._make())
+        return self._made.get(place) or self._made.setdefault(place, self._make())
 
     def help_out(self) -> bool:
         """Make a posted call for each endpoint on this thread as `Workers.help_out` does; return whether it made any."""

@@ -30,7 +30,7 @@ from pynamodb_mutex._lock.runtime.threads import Workers
 from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, locked, locked_all
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
-MOST_THREADS = 16
+MOST_THREADS = 48
 """As the documentation says."""
 
 
@@ -487,13 +487,24 @@ async def test_task_that_cannot_reach_dynamodb_takes_no_thread_while_it_waits(sc
         with pytest.raises(UpdateError):
             await mutex.acquire(timeout=1.5)
 
-    tasks = [asyncio.create_task(try_to_acquire(number)) for number in range(40)]
+    tasks = [asyncio.create_task(try_to_acquire(number)) for number in range(100)]
     await asyncio.sleep(0.5)
     # all of them are between two attempts most of the time
     assert len(pool_threads() - before) <= MOST_THREADS
     await asyncio.gather(*tasks)
     attempts = [seen.body["Key"]["key"]["S"] for seen in scene.proxy.of("acquire")]
-    assert len(set(attempts)) == 40
+    assert len(set(attempts)) == 100
+
+
+@pytest.mark.real("embedded")
+async def test_first_tasks_at_an_endpoint_take_no_more_threads_than_those_after_them(scene):
+    before = pool_threads()
+    with scene.fresh() as first:
+        mutexes = [AsyncMutex.for_key(f"a-{number}", model=first.here) for number in range(100)]
+        assert all(await asyncio.gather(*[mutex.acquire() for mutex in mutexes]))
+        # and some for calls that go to no endpoint, such as the delivery of events
+        assert len(pool_threads() - before) < 1.5 * MOST_THREADS
+        await asyncio.gather(*[mutex.release() for mutex in mutexes])
 
 
 async def test_tasks_at_an_endpoint_that_hangs_delay_none_at_another_one(scene):
@@ -501,7 +512,7 @@ async def test_tasks_at_an_endpoint_that_hangs_delay_none_at_another_one(scene):
     tasks = []
     async with scene.async_mutex():  # the endpoint is known
         scene.proxy.always(stall(gate), op="acquire")
-        for number in range(40):
+        for number in range(100):
             mutex = AsyncMutex.for_key(f"{scene.key}-{number}", model=scene.here)
             tasks.append(asyncio.create_task(mutex.acquire()))
         await until_async(lambda: len(scene.proxy.of("acquire")) == 1 + MOST_THREADS)

@@ -216,7 +216,7 @@ def test_connections(table, engine, monkeypatch):
     underived.create_table()
     for connection in (underived._get_connection(), own(underived)):
         assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds)
-        assert config(connection).max_pool_connections == 50
+        assert config(connection).max_pool_connections == 90
     # each thread of the library's finds an open connection, also if the model's own has few
     few = derived(LockItem, meta={"max_pool_connections": 5})
     assert config(own(few)).max_pool_connections >= RENEWAL_WORKERS + TASK_WORKERS

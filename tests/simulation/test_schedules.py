@@ -199,7 +199,7 @@ CAUGHT_IN = {
     "result-overwritten": (once("call", 4), 0),
     "result-by-upper-bound": (once("call", 4), 1),
     "result-by-host-clock": (once("call", 4), 0),
-    "result-by-old-bounds": (once("call", 3, 20, threads=3), 28),
+    "result-by-old-bounds": (once("call", 3, 20, threads=3), 227),
     "result-from-a-stale-poll": (once("call", 6, threads=3, sections=20), 2),
     "refused-is-not-recorded": (once("call", 4, failed_after=0.2), 1),
     "earlier-record-unseen": (once("in_a_block", 4, sections=14, lost_answer=0.4), 2),

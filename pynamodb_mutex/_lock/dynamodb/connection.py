@@ -6,7 +6,6 @@ attempt an answer belongs to and which attempts may have been applied. What an e
 
 from __future__ import annotations
 
-import gc
 import re
 import threading
 from contextlib import suppress
@@ -70,6 +69,8 @@ def client_of(connection: PynamoDBConnection) -> Any:
         BotoCoreError: If it cannot be made, as without a region.
         ValueError: If the endpoint is not a URL. A port that is none botocore would notice only when it signs a request.
     """
+    import gc  # noqa: PLC0415 - seldom needed
+
     invalid, collects = "", gc.isenabled()
     try:
         # It makes many objects, which all stay. A full collection, of all modules, would fall into that: 30 ms, a sixth

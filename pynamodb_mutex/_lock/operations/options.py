@@ -4,10 +4,9 @@ Each check raises TypeError or ValueError with a message for the user, before an
 in `dynamodb.keys`.
 """
 
-from __future__ import annotations
-
+# without annotations from __future__, as in `claim`
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
@@ -16,7 +15,6 @@ from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from typing import ParamSpec
 
     from pynamodb.models import Model
@@ -66,8 +64,8 @@ class LockOptions(NamedTuple):
     """
 
     key: str
-    row: RawItem
-    model: type[Model]
+    row: "RawItem"
+    model: "type[Model]"
     range_key: Any = None
     # waiting
     timeout: float = FOREVER
@@ -157,7 +155,7 @@ OPTIONS = LockOptions._fields[4:]
 """Names of the options: without the row, the model and the keys."""
 
 
-def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
+def converted(model: "type[Model]", options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as a caller has given them in the form in which `LockOptions` has them.
 
     Raises:
@@ -223,7 +221,7 @@ class Made:
     A subclass also inherits the methods that make objects of its base class; `_called` refuses these.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
+    def __new__(cls, *_: Any, **__: Any) -> "Self":
         """Refuse the call: the arguments of the constructor are private to the library, see `made`.
 
         Raises:
@@ -260,7 +258,7 @@ class Made:
         check_options(f"{cls.__name__}.{name}", options)
 
 
-def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
+def made(kind: "Callable[P, K]", *args: "P.args", **kwargs: "P.kwargs") -> K:
     """Return a new object of a class that cannot be called, a subclass of `Made`. For the library itself."""
     maker: Any = kind
     new: K = object.__new__(maker)

@@ -6,8 +6,7 @@ are handed in. What an answer says about one of our requests is in `outcome`; th
 released) is in `pynamodb_mutex._lock.operations.states`.
 """
 
-from __future__ import annotations
-
+# without annotations from __future__: NamedTuple compiles each one that is text, at each import
 import math
 import re
 from datetime import datetime, timezone

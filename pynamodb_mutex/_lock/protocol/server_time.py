@@ -6,8 +6,7 @@ intersection of intervals known from Marzullo's algorithm (K. Marzullo, 1984), r
 Ends of claims are in server time. What a holder and a waiter conclude from them and the bounds is in `claim`.
 """
 
-from __future__ import annotations
-
+# without annotations from __future__: NamedTuple compiles each one that is text, at each import
 from typing import NamedTuple
 
 MOST_UNDATED = 3

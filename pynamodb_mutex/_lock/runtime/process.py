@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 RENEWAL_WORKERS = 32
 """Most threads that send renewals to one endpoint. Another one starts only if a renewal is due while none is idle.
 
-At 100 ms each they send 320 renewals a second, for 3,200 locks of 30 s. Within a region, where an answer takes 12 ms or
-less, the processor is the limit (0.4 ms each), and more threads would send no more. With those for tasks they are fewer
-than `POOL_CONNECTIONS`.
+At 100 ms each they send 320 renewals a second, for 3,200 locks of 30 s. Below 60 ms the processor is the limit (2 ms each), and
+more threads would send no more. With those for tasks they are fewer than `POOL_CONNECTIONS`.
 """
 
 TASK_WORKERS = 48

@@ -6,11 +6,12 @@ public modules: `pynamodb_mutex.aio`, the locks for asyncio; `pynamodb_mutex.gro
 tests of your own.
 """
 
+import atexit
 import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._admin.release_all import release_all
+from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
     InvalidRowError,
@@ -32,6 +33,7 @@ from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
+    from pynamodb_mutex._admin.release_all import release_all
     from pynamodb_mutex._called_once import once
     from pynamodb_mutex._fair.hints import Hints
     from pynamodb_mutex._synchronized import synchronized
@@ -78,6 +80,7 @@ _LATER = {
     "RowLockMixin": "rows",
     "Semaphore": "groups",
     "once": "_called_once",
+    "release_all": "_admin.release_all",
     "synchronized": "_synchronized",
 }
 """Names that few programs need, and the modules that have them: imported at first use, so that the package's import is fast."""
@@ -96,4 +99,13 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
+def _release_at_exit() -> None:
+    """Release what is held at a normal end of the interpreter; most processes hold nothing then."""
+    if current_process().all_held():
+        from pynamodb_mutex._admin.release_all import release_at_exit  # noqa: PLC0415 - seldom needed
+
+        release_at_exit()
+
+
+atexit.register(_release_at_exit)
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -338,4 +338,4 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
             raise TypeError(msg)
     # a mutex is made only to check the options, so any key serves; key, row and model are the user's row
     checked = Mutex.for_key(name[:64], **options)._options
-    return checked._replace(key=name, row=raw_key, model=model)
+    return checked.replace(key=name, row=raw_key, model=model)

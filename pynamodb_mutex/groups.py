@@ -79,7 +79,7 @@ class Semaphore(AnyOf):
             raise InvalidKeyError(msg, key=key)
         slots = [f"{key}{_PERMIT}{number}" for number in range(1, permits + 1)]
         one = Mutex.for_key(slots[0], model=model, **options)._options
-        each = [one._replace(key=slot, row=key_of(model, slot)) for slot in slots]
+        each = [one.replace(key=slot, row=key_of(model, slot)) for slot in slots]
         return cls._of(one, each, key)
 
     @property

@@ -646,9 +646,7 @@ def _signature() -> inspect.Signature:
     plain = inspect.signature(Mutex.for_key.__func__)  # type: ignore[attr-defined]  # a class method has one
     *own, _ = plain.parameters.values()
     options = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=LockOptions._field_defaults[name]
-        )
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(LockOptions, name))
         for name in OPTIONS
     ]
     return plain.replace(parameters=[*own, *options])

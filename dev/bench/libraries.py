@@ -14,10 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from dev.bench import (
     BLOCK_LOCK,
+    DISPATCH,
     DYNDB_MUTEX,
     FAIR,
     FLOOR,
@@ -25,6 +27,7 @@ from dev.bench import (
     OURS,
     PEERS,
     PYTHON_CLIENT,
+    UPDATE,
     table_of,
 )
 
@@ -148,6 +151,67 @@ class Floor(Library):
         )
 
 
+class Dispatched(Floor):
+    """The floor's two writes by what PynamoDB has beneath its models."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        from pynamodb.connection import Connection
+
+        super().__init__(lease)
+        dispatch = Connection().dispatch
+        self._client = SimpleNamespace(update_item=lambda **asked: dispatch("UpdateItem", asked))
+
+
+class Updated(Library):
+    """The floor's two writes by ``update`` of a PynamoDB model."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+        from pynamodb.models import Model
+
+        texts = ("token", "owner", "abandoned_by", "recordVersionNumber", "closed")
+        numbers = ("expires_at", "lease", "ttl", "kept_until", "version", "writes", "free_since")
+        members: dict[str, Any] = {name: UnicodeAttribute(null=True) for name in texts}
+        members |= {name: NumberAttribute(null=True) for name in numbers}
+        members |= {"key": UnicodeAttribute(hash_key=True)}
+        members |= {"Meta": type("Meta", (), {"table_name": table_of(FLOOR)})}
+        self._model: Any = type("Lock", (Model,), members)
+        self._lease = lease or 30.0
+
+    def take(self, key: str) -> Any:
+        model, now, token = self._model, time.time(), uuid.uuid4().hex
+        is_free = model.expires_at.does_not_exist() | (model.expires_at < now)
+        is_free &= model.token.does_not_exist() | (model.token != token)
+        is_lock = model.token.is_type() & model.version.between(0, 2**63 - 1)
+        is_lock &= model.recordVersionNumber.does_not_exist() & model.closed.does_not_exist()
+        is_free &= model.key.does_not_exist() | is_lock
+        is_free &= model.owner.does_not_exist() | model.owner.is_type()
+        row = model(key)
+        row.update(
+            actions=[
+                model.abandoned_by.set(model.owner | ""), model.token.set(token),
+                model.owner.set("bench:1:MainThread"), model.lease.set(self._lease),
+                model.expires_at.set(now + self._lease),
+                model.ttl.set(model.kept_until | int(now + 7 * _DAY)),
+                model.version.set((model.version | int(now * 1000)) + 1),
+                model.writes.set(model.writes | 0),
+            ],
+            condition=is_free,
+        )  # fmt: skip
+        return row
+
+    def release(self, row: Any) -> None:
+        model, now = self._model, time.time()
+        is_ours = (model.token == row.token) & (model.version == row.version)
+        row.update(
+            actions=[
+                model.free_since.set(now), model.ttl.set(model.kept_until | int(now + 7 * _DAY)),
+                model.expires_at.remove(), model.owner.remove(), model.lease.remove(),
+            ],
+            condition=is_ours & model.expires_at.exists(),
+        )  # fmt: skip
+
+
 class Ours(Library):
     """This library.
 
@@ -242,7 +306,7 @@ def made(name: str, lease: float | None = None) -> Library:
 
 
 _LIBRARIES: dict[str, Callable[..., Library]] = {
-    FLOOR: Floor, OURS: Ours, FAIR: partial(Ours, fair=True), HINTED: partial(Ours, fair=True, is_called=True),
+    FLOOR: Floor, DISPATCH: Dispatched, UPDATE: Updated, OURS: Ours, FAIR: partial(Ours, fair=True), HINTED: partial(Ours, fair=True, is_called=True),
     PYTHON_CLIENT: PythonClient, BLOCK_LOCK: BlockLock, DYNDB_MUTEX: DyndbMutex,
 }  # fmt: skip
 

@@ -403,8 +403,9 @@ class Process(of_runtime.Process):
     def forget_holder(self, claim: Any) -> None:
         """Note that this process no longer holds a key, in the trace too."""
         super().forget_holder(claim)
-        state = claim.belief.state.name
-        self.world.note(str(self.world.thread), f"  holds {claim.key} no more: {state}")
+        self.world.note(
+            str(self.world.thread), f"  holds {claim.key} no more: {claim.belief.state}"
+        )
 
     # -- outages ------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 from typing import TYPE_CHECKING
 
@@ -107,7 +106,7 @@ def _release(process: Process, held: Sequence[Held], timeout: float) -> list[tup
     ]
 
 
-def _release_at_exit() -> None:
+def release_at_exit() -> None:
     """Release what is held and renewed at a normal end of the interpreter. What is not renewed may be meant to expire."""
     process = current_process()
     held = [each for each in process.all_held() if each.plan is not NEVER]
@@ -117,6 +116,3 @@ def _release_at_exit() -> None:
     log(logging.WARNING, "released at the end of the process, for nobody had: %s", shown_all(keys))
     for key, error in _release(process, held, RELEASE_PATIENCE):
         log(logging.WARNING, "%s was not released: %s", shown(key), one_line(error))
-
-
-atexit.register(_release_at_exit)

@@ -17,7 +17,6 @@ from pynamodb_mutex._lock.operations.effects import Outside
 from pynamodb_mutex._lock.operations.release import disown, leave
 from pynamodb_mutex._lock.operations.renew import renew_quietly
 from pynamodb_mutex._lock.operations.retry import send
-from pynamodb_mutex._lock.operations.states import State
 from pynamodb_mutex._lock.protocol.claim import OwnClaim, date_of
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import is_mine, loss_of
@@ -106,7 +105,7 @@ def _check_detachable(claim: HeldClaim) -> None:
     if claim.depth > 1:
         msg = f"detach: {shown(key)} was acquired {claim.depth} times: release it until one is left"
         raise MutexAlreadyHeldError(msg, key=key, owner=claim.contender.owner)
-    if claim.belief.state is State.IN_DOUBT:
+    if claim.belief.state == "in doubt":
         msg = f"detach: {shown(key)} may have been released by a write of unknown outcome"
         raise MutexNotHeldError(msg, key=key)
     if claim.group is not None:

@@ -272,11 +272,11 @@ class Recording(Guard):
             self.recorded = claim
             # But the writes of a transaction are made with its own record, or not at all.
             is_other = self.in_transaction and claim.writes != self.number
-            return Verdict.NOT_APPLIED if is_other else Verdict.APPLIED
+            return "not applied" if is_other else "applied"
         verdict = super().judge(row, maybe_applied=maybe_applied)
         # With a number that we do not know another run has recorded, and ours was never the result: it would count still.
-        is_lost = verdict is Verdict.LOST and not maybe_applied
-        return Verdict.NOT_APPLIED if is_lost else verdict
+        is_lost = verdict == "lost" and not maybe_applied
+        return "not applied" if is_lost else verdict
 
     def error(self, what: str, *, applied: bool | None) -> MutexNotHeldError:
         """Return the error for a result that was not recorded, or perhaps not."""

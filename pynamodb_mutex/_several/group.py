@@ -10,7 +10,6 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
-from pynamodb_mutex._lock.operations.states import State
 from pynamodb_mutex._lock.protocol import outcome
 from pynamodb_mutex._lock.protocol.outcome import Renewal
 from pynamodb_mutex._lock.protocol.schedule import plan_after_failure, plan_renewal
@@ -49,10 +48,10 @@ class HeldGroup(Held):
     def to_renew(self) -> Sequence[HeldClaim]:
         """Return the claims that are not released, without those that a write under way releases."""
         # If that write is applied first, its row would refuse the transaction, and the other claims would not be renewed;
-        # the answer to the write shows what became of that claim. One that is IN_DOUBT stays in: nothing else would renew
+        # the answer to the write shows what became of that claim. One that is in doubt stays in: nothing else would renew
         # it, and a row that refuses it shows that it was released. A single claim is renewed all the same: if the write is
         # refused, it is still held.
-        return [claim for claim in self.unreleased if claim.belief.state is not State.ENDING]
+        return [claim for claim in self.unreleased if claim.belief.state != "ending"]
 
     def renewal(self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
         """Return the transaction that renews claims, given a proposal for each."""
@@ -75,18 +74,18 @@ class HeldGroup(Held):
         }
         # An end that only this request proposed, in one of the rows, shows that a copy of the request was applied; and a
         # transaction is applied as a whole.
-        if answer.applied or Renewal.APPLIED in renewals.values():
+        if answer.applied or "applied" in renewals.values():
             for claim, proposal in zip(claims, proposals, strict=True):
                 claim.extend(proposal)
-            return Renewal.APPLIED
+            return "applied"
         for at, renewal in renewals.items():
-            if renewal is Renewal.LOST:
+            if renewal == "lost":
                 claims[at].note_refusal(rows[at])
             else:
                 # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
                 # the claim of this row alone, while the claims of the others are not renewed yet.
                 claims[at].own.see(rows[at].expires_at)
-        return Renewal.LOST if self.is_over else Renewal.AGAIN
+        return "lost" if self.is_over else "again"
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:
         """Plan the renewal after one that was sent at a local time, and has renewed some of the claims."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._lock.dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._lock.handles import HandleOfOne, Lock
-from pynamodb_mutex._lock.operations.options import check_several, made
+from pynamodb_mutex._lock.operations.options import OPTIONS, check_several, made
 from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import describe_holder, shown, shown_all
 from pynamodb_mutex._lock.runtime.process import current_process
@@ -266,7 +266,7 @@ class OneOfSeveral(HandleOfOne):
             first = ", ".join(key.name for key in each[:_MOST_SHOWN])
             more = f", ... ({len(each)} keys)" if len(each) > _MOST_SHOWN else ""
             name = f"any of {first}{more}"
-        return made(cls, own._replace(key=name, range_key=None), each)
+        return made(cls, own.replace(key=name, range_key=None), each)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -333,7 +333,10 @@ def members(called: str, keys: Iterable[Any], make: Callable[[str], Any]) -> lis
             raise TypeError(msg)
         # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
         name = row_name(mutex._options.model, mutex._options.row)
-        if found.setdefault(name, mutex)._options != mutex._options:
+        first = found.setdefault(name, mutex)._options
+        if any(
+            getattr(first, each) != getattr(mutex._options, each) for each in ("model", *OPTIONS)
+        ):
             msg = f"{shown(mutex._name)} comes twice, with different options: one lock has but one set"
             raise ValueError(msg)
     return list(found.values())

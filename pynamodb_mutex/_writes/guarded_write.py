@@ -16,7 +16,6 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from pynamodb_mutex._lock.dynamodb.layout import serialize_data
 from pynamodb_mutex._lock.operations.effects import Wait, Wakeup
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
-from pynamodb_mutex._lock.operations.states import Change, State
 from pynamodb_mutex._lock.protocol import outcome
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import GuardedWrite, Verdict
@@ -130,12 +129,12 @@ class Guard:
             MutexAlreadyHeldError: If it would release a lock that was acquired several times.
         """
         claim = self.claim
-        self._was_in_doubt = claim.belief.state is State.IN_DOUBT
+        self._was_in_doubt = claim.belief.state == "in doubt"
         if self.ends:
             if claim.depth > 1:
                 msg = f"{what}: {shown(claim.key)} was acquired {claim.depth} times: release it until one is left"
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
-            claim.change(Change.UNLOCKING)
+            claim.change("unlocking")
         # one number for all attempts: a row that has it shows that one of them was applied
         self.number = claim.own.next_write(claim.shared.random_bits())
 
@@ -156,7 +155,7 @@ class Guard:
             row_is_gone=not row,
             may_delete=maybe_applied and claim.stands_at(now) and claim.ends > now,
         )
-        if verdict is Verdict.APPLIED:
+        if verdict == "applied":
             # An earlier attempt was applied, with an earlier end than the last one proposed: the lease counts from
             # when that one was sent. None is left if a renewal has moved the end since.
             self._renewals = [each for each in self._renewals if each.end == shown_claim.expires_at]
@@ -201,7 +200,7 @@ class Guard:
             claim.note_unlocked()
         # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
         # this one would have been refused; nor can it be any more, for the number that it expects is gone.
-        elif claim.change(Change.WRITTEN):
+        elif claim.change("written"):
             # it may be in danger now: see `HeldClaim.danger_at`
             claim.shared.schedule.refresh(claim.together)
 
@@ -215,7 +214,7 @@ class Guard:
             # A write in doubt may have released the lock: then this does not count as held, and a release of it that is
             # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
             doubt, together = in_doubt or self._was_in_doubt, self.claim.together
-            self.claim.change(Change.UNANSWERED if doubt else Change.NOT_UNLOCKED)
+            self.claim.change("unanswered" if doubt else "not unlocked")
             # Its lease may have ended by now, or little may be left. Neither counted while the write was under way, so it may
             # not be scheduled any more: hence no refresh.
             together.shared.schedule.add(together, together.due())
@@ -375,9 +374,9 @@ def _is_applied(
         guard: guard.judge(row, maybe_applied=maybe_applied) for guard, row in refusal.guards
     }
     verdict = outcome.of_all(verdicts.values(), len(guards))
-    applied = verdict is Verdict.APPLIED
+    applied = verdict == "applied"
     for guard, row in refusal.guards:
-        is_lost = verdicts[guard] is Verdict.LOST or not guard.is_in(row)
+        is_lost = verdicts[guard] == "lost" or not guard.is_in(row)
         # Suppose a write that unlocks is applied, its answer is lost, another process acquires one of the locks, and
         # the retry is refused by that row: this lock was released, not lost. A write that does not unlock and was
         # applied returns normally, although the lock was lost since.
@@ -387,9 +386,9 @@ def _is_applied(
                 # A transaction that is refused at the first attempt was not applied before: DynamoDB recognises a copy by
                 # its ClientRequestToken. Of another write, a proxy may have sent a copy that was applied.
                 maybe = maybe_applied or not isinstance(refusal.error, TransactWriteError)
-                unknown = verdict is Verdict.LOST and maybe
+                unknown = verdict == "lost" and maybe
                 raise guard.error(what, applied=None if unknown else False)
-    if applied or verdict is Verdict.AGAIN:
+    if applied or verdict == "again":
         return applied
     # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has
     # been applied so far. One may still be on its way. Schedule: the first attempt is delayed, the second is refused
@@ -400,7 +399,7 @@ def _is_applied(
     }
     if not others:
         raise refusal.error
-    return Verdict.APPLIED in others
+    return "applied" in others
 
 
 def payload(claim: HeldClaim, data: Any) -> str | None:

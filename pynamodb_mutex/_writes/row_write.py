@@ -275,7 +275,7 @@ class UnlockedRow:
         # second, on condition that it does not exist. Of server time both know the second, so their fencing tokens may
         # be equal as well: the one that is refused would take the other's row for its own, and both would do the job.
         if maybe_applied and is_put and same(raw, self.sent):
-            return Verdict.APPLIED
+            return "applied"
         if is_put or self._enforced:
             # the others have no condition on the lock's attributes
             claim.check()
@@ -284,11 +284,11 @@ class UnlockedRow:
             if claim.expires_at is not None and float(self._low) <= claim.expires_at:
                 # The condition was built from bounds of server time that could not show yet that the claim has
                 # expired. The bounds of now do.
-                return Verdict.AGAIN
+                return "again"
         if is_put and claim.version >= self._version:
             # The stored fencing token is not below ours, such as that of a save by another process: count on from it.
             self._version = claim.version + 1
-            return Verdict.AGAIN
+            return "again"
         raise error
 
 
@@ -385,7 +385,7 @@ class NobodyHolds:
         refuse_if_alive(claim, self.store, self._protected, now, maybe_applied=maybe_applied)
         # None if the update that was to end a claim is refused because its holder has released the lock meanwhile
         self._dead = None if claim.expires_at is None else claim
-        return Verdict.AGAIN
+        return "again"
 
 
 Member = GuardedRow | UnlockedRow | PlainRow | GuardOnly | NobodyHolds

@@ -20,7 +20,7 @@ from waits import until
 
 from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse
 from pynamodb_mutex import Mutex, RowLock, Semaphore, signals, synchronized
-from pynamodb_mutex._lock.operations.states import Belief, State
+from pynamodb_mutex._lock.operations.states import Belief
 from pynamodb_mutex._lock.protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
 from pynamodb_mutex._lock.runtime import notifications
 from pynamodb_mutex._lock.runtime.process import current_process
@@ -227,7 +227,7 @@ def test_errors_of_one_lock_are_harmless(spiteful, said, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(current_process(), "inherited", True)  # as in a fork
             said.refuses(PynamoDBException, plain.renew)
-        plain._latest.belief = Belief(State.IN_DOUBT)  # as after a write of unknown outcome
+        plain._latest.belief = Belief("in doubt")  # as after a write of unknown outcome
         said.refuses(PynamoDBException, plain.ensure_held)
         said.refuses(PynamoDBException, plain.detach)
     said.is_harmless(

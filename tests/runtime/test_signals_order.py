@@ -19,10 +19,8 @@ from waits import until
 
 from dev.faultproxy import Fault, after, refuse, throttle, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
-from pynamodb_mutex._lock.operations.events import Delivery
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.renew import renew
-from pynamodb_mutex._lock.operations.states import State
 from pynamodb_mutex._lock.runtime import notifications, run_on_thread
 from pynamodb_mutex._lock.runtime.notifications import deliver
 from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
@@ -110,7 +108,7 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost
             slow(sender, **fields)
             raise KeyboardInterrupt
 
-    until(lambda: lost._latest.delivery is Delivery.NONE)
+    until(lambda: lost._latest.delivery == "none")
     with signals.renewed.connected_to(interrupted, scene.here), ThreadPoolExecutor(1) as pool:
         renewing = pool.submit(lost.renew)
         assert slow.come.wait(60)
@@ -432,8 +430,8 @@ def test_signals_come_in_order_however_threads_interleave(
             tasks += [pool.submit(do, what) for what in work]
             for task in tasks:
                 task.result(60)
-            until(lambda claim=claim: claim.delivery is Delivery.NONE and not claim.events)
-        end = "ended" if claim.belief.state is State.RELEASED else "held"
+            until(lambda claim=claim: claim.delivery == "none" and not claim.events)
+        end = "ended" if claim.belief.state == "released" else "held"
         end = "lost" if claim.belief.loss is not None else end
         found = RIGHT.match("".join(f"{each}," for each in reported if each != "renewed"))
         assert found, (round_, work, reported)

@@ -1,5 +1,6 @@
 """The benchmarks: what is counted, how it is shown, and a run of everything at tiny sizes."""
 
+import shutil
 import subprocess
 import sys
 
@@ -7,12 +8,13 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from docutils.core import publish_doctree
+from pynamodb.exceptions import UpdateError
 
 import dev.bench.__main__ as command
-from dev.bench import FAIR, FLOOR, HINTED, OURS, ROOT, Setting, table_of, turns
+from dev.bench import BY_HAND, FAIR, FLOOR, HINTED, OURS, ROOT, UPDATE, Setting, table_of, turns
 from dev.bench.children import ChildError
-from dev.bench.libraries import Floor, Ours, keys_of
-from dev.bench.scenarios import cycle, row, start
+from dev.bench.libraries import Dispatched, Floor, Ours, keys_of, made
+from dev.bench.scenarios import cycle, instructions, row, start
 from dev.bench.tables import as_rst, as_text, named, table
 from dev.bench.wire import Counts, price, wired
 from dev.faultproxy import fault_proxy
@@ -81,13 +83,35 @@ def test_floor_sends_what_we_send(embedded_engine, monkeypatch):
     with fault_proxy(embedded_engine) as proxy, use(Engine("proxy", proxy.url)):
         command.make_tables((FLOOR, OURS))
         sent = []
-        for library in (Floor(), Ours()):
+        for library in (Floor(), Dispatched(), Ours()):
             library.release(library.take("warm"))
             proxy.start_anew()
             library.release(library.take("key"))
             sent.append([shape(seen.body) for seen in proxy.of("UpdateItem")])
             assert len(proxy.log) == 2
-    assert sent[0] == sent[1]
+    assert sent[0] == sent[1] == sent[2]
+
+
+def test_what_pynamodb_sends_for_the_floor_is_a_lock(embedded_engine):
+    with use(embedded_engine):
+        command.make_tables((FLOOR,))
+        first, other = made(UPDATE), made(FLOOR)
+        row = first.take("key")
+        with pytest.raises(ClientError, match="conditional"):
+            other.take("key")
+        first.release(row)
+        assert other.take("key")
+        with pytest.raises(UpdateError, match="conditional"):
+            first.take("key")
+
+
+@pytest.mark.lengthy
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="it counts by valgrind")
+def test_instructions_are_counted_and_no_request_is_sent():
+    found = instructions.measure(Setting("http://127.0.0.1:9", (), quick=True))["libraries"]
+    assert list(found) == [FLOOR, *BY_HAND, OURS]
+    assert all(each["millions"] > 1 for each in found.values())
+    assert (found[FLOOR]["ratio"], found[UPDATE]["of_update"]) == (1, 1)
 
 
 def test_whoever_is_overtaken_is_counted():
@@ -198,7 +222,7 @@ def test_everything_runs(tmp_path):
         counted, libraries = ("requests", "wcu", "rcu"), found[scenario]["libraries"]
         return {name: [each[what] for what in counted] for name, each in libraries.items()}
 
-    assert requests("cycle") == {FLOOR: [2, 2, 0], OURS: [2, 2, 0]}
+    assert requests("cycle") == {name: [2, 2, 0] for name in (*BY_HAND, FLOOR, OURS)}
     assert requests("row")[OURS] == [2, 2, 0]
     handed_over = found["hand_over"]["libraries"][OURS]
     assert all(handed_over[kind] for kind in ("short", "long"))
@@ -223,7 +247,7 @@ def test_everything_runs(tmp_path):
     assert found["many"]["memory"]["libraries"][OURS]["held"] > 0
     tables = {path.stem: path.read_text() for path in tmp_path.glob("*.rst")}
     assert set(tables) == set(found)
-    assert sum(table.count(".. list-table::") for table in tables.values()) == 11
+    assert sum(table.count(".. list-table::") for table in tables.values()) == 12
     assert (
         "not installed, and left out: python-dynamodb-lock, dynamodblock, dyndbmutex" in done.stdout
     )

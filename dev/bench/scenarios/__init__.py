@@ -3,4 +3,4 @@
 Sizes for ``--quick`` and for a usual run are constants of the module.
 """
 
-NAMES = ("cycle", "row", "hand_over", "waiting", "threads", "many", "start")
+NAMES = ("cycle", "instructions", "row", "hand_over", "waiting", "threads", "many", "start")

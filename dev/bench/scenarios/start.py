@@ -32,7 +32,7 @@ _BEGIN = """
 import os, time
 from dev.bench.libraries import made
 assert made({name!r}).take({key!r}) is not None
-print(time.monotonic(), flush=True)
+print([time.monotonic(), time.process_time()], flush=True)
 os._exit(0)
 """
 
@@ -62,16 +62,18 @@ def _ran(code: str) -> Any:
 
 
 def _started(wire: Wire, name: str, turn: int) -> dict[str, Any]:
-    """Measure an import, and the time from the start of a process to its first lock, and its requests."""
+    """Measure an import; and the time from the start of a process to its first lock, its CPU and its requests."""
     seconds = modules = None
     if name in IMPORTS:
         there, added = IMPORTS[name]
         seconds, modules = _ran(_IMPORT.format(there=there, added=added))
     wire.counted()
     since = time.monotonic()
-    cold = _ran(_BEGIN.format(name=name, key=f"start-{turn}")) - since
+    at, cpu = _ran(_BEGIN.format(name=name, key=f"start-{turn}"))
     requests = wire.counted().requests
-    return {"import": seconds, "modules": modules, "cold": cold, "requests": requests}
+    return {
+        "import": seconds, "modules": modules, "cold": at - since, "cpu": cpu, "requests": requests,
+    }  # fmt: skip
 
 
 def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:
@@ -81,6 +83,8 @@ def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str
         "modules": last["modules"],
         "cold_ms": 1000 * median(each["cold"] for each in own),
         "ratio": median_ratio(own, floor, "cold"),
+        "cpu_ms": 1000 * median(each["cpu"] for each in own),
+        "cpu_ratio": median_ratio(own, floor, "cpu"),
         "requests": last["requests"],
     }
 
@@ -93,6 +97,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
                 ("Import, ms", "import_ms"), ("Modules", "modules"),
                 ("From start to the first lock, ms", "cold_ms"),
                 ("Of the floor's", lambda each: times(each["ratio"])),
+                ("CPU, ms", "cpu_ms"), ("Of the floor's", lambda each: times(each["cpu_ratio"])),
                 ("Requests till then", lambda each: str(each["requests"])),
             ],
             named(found["libraries"]),

@@ -19,14 +19,13 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.contender import refuse_wait
 from pynamodb_mutex._lock.operations.effects import Deliver, Outside, Wait, Wakeup
-from pynamodb_mutex._lock.operations.events import Delivery, Log, contended, not_acquired
+from pynamodb_mutex._lock.operations.events import Log, contended, not_acquired
 from pynamodb_mutex._lock.operations.hand_over import WaitingTurn
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.release import disown, note_broken, release
 from pynamodb_mutex._lock.operations.renew import renew
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
-from pynamodb_mutex._lock.operations.states import State
 from pynamodb_mutex._lock.protocol.claim import (
     FORCED_MARK,
     TOO_SHORT,
@@ -249,7 +248,7 @@ class Acquisition(Attempt[HeldClaim]):
             return claim
         if claim is None:
             # The thread that hands a lock over does not renew a claim that came out too short, which would delay
-            # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
+            # its release. So we do. Whether it can be renewed or not, the claim is returned: it is held already,
             # and a loss is reported as for any held lock.
             yield from renew_if_short(granted)
             return granted
@@ -531,7 +530,7 @@ def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
 
 def is_handed_out(claim: HeldClaim) -> bool:
     """Return whether somebody may count on a claim, so that it ends by a release."""
-    return claim.belief.state not in {State.CONFIRMED, State.RELEASED}
+    return claim.belief.state not in {"confirmed", "released"}
 
 
 def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline: float) -> None:
@@ -606,7 +605,7 @@ def delivered(claims: Sequence[HeldClaim]) -> Operation[None]:
         # With events to deliver, this thread goes on until none are left, and then ends the delivery. Without, nobody
         # would, and events for receivers that connect later would be stuck in the queue.
         if not claim.events:
-            claim.delivery = Delivery.NONE
+            claim.delivery = "none"
         is_received = is_received or bool(claim.events) or bool(claim.abandoned_by)
     if is_received:
         yield Deliver()

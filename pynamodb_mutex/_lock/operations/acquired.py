@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._lock.operations.events import Delivery
 from pynamodb_mutex._lock.operations.planning import Held
-from pynamodb_mutex._lock.operations.states import EXPIRING, STANDING, Belief, State
+from pynamodb_mutex._lock.operations.states import EXPIRING, STANDING, Belief
 from pynamodb_mutex._lock.protocol.claim import Claim, date_of
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.schedule import NEVER
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Wakeup
-    from pynamodb_mutex._lock.operations.events import LockEvent
+    from pynamodb_mutex._lock.operations.events import Delivery, LockEvent
     from pynamodb_mutex._lock.protocol.claim import OwnClaim
 
 
@@ -80,7 +79,7 @@ class Acquired(Held):
         self.options = contender.options
         self.store = contender.store
         self.own = own
-        self.belief = Belief(State.CONFIRMED)
+        self.belief = Belief("confirmed")
         self.since = contender.shared.now
         self.abandoned_by = claim.abandoned_by
         # A row of a lock table only for its payload: it takes more memory than all else that is kept of a held lock.
@@ -94,7 +93,7 @@ class Acquired(Held):
         self.events: tuple[LockEvent, ...] = ()
         # Reserved before there is any event: the renewal loop, or a release in another thread, may emit one before the
         # acquiring thread has emitted ``acquired``. It must be queued, not delivered.
-        self.delivery = Delivery.RESERVED
+        self.delivery: Delivery = "reserved"
 
     @property
     def key(self) -> str:
@@ -148,7 +147,7 @@ class Acquired(Held):
     @property
     def unreleased(self) -> Sequence[Self]:
         """This claim, unless it was released."""
-        return () if self.belief.state is State.RELEASED else (self,)
+        return () if self.belief.state == "released" else (self,)
 
     @property
     def ends(self) -> float:
@@ -159,7 +158,7 @@ class Acquired(Held):
     def expires(self) -> float:
         """Local time from which the end of the lease counts; infinity while a write that releases it is under way."""
         # Nobody believes in it then; and if the write turns out to be applied, it was released, however late the answer.
-        return math.inf if self.belief.state is State.ENDING else self.ends
+        return math.inf if self.belief.state == "ending" else self.ends
 
     @property
     def danger_at(self) -> float:
@@ -167,7 +166,7 @@ class Acquired(Held):
         options = self.options
         is_notified = self.contender.on_danger or self.shared.receivers["danger"]
         # nor while a write that releases it is under way, or may have been applied: nobody believes in it then
-        if not (options.auto_renew or is_notified) or self.belief.state is not State.HELD:
+        if not (options.auto_renew or is_notified) or self.belief.state != "held":
             return math.inf
         # A lease may come out much shorter than it was asked for, since server time is known to a second. The renewal
         # after a third of it comes in time all the same, and there is no danger before half of it has passed.
@@ -195,11 +194,11 @@ class Acquired(Held):
         state = self.belief.state
         is_standing = state in STANDING and not self.shared.inherited
         # as `expires` says, which this does not ask: each acquisition does so
-        return is_standing and (state is State.ENDING or self.ends > now)
+        return is_standing and (state == "ending" or self.ends > now)
 
     def held_at(self, now: float) -> bool:
         """Return whether this holder may believe that it holds the lock at a local time."""
-        is_held = self.belief.state is State.HELD and not self.shared.inherited
+        is_held = self.belief.state == "held" and not self.shared.inherited
         return is_held and self.ends > now
 
     @property
@@ -210,7 +209,7 @@ class Acquired(Held):
     @property
     def may_be_unlocked(self) -> bool:
         """Whether a write without an answer may have released the lock: it is under way, or its answer was lost."""
-        return self.belief.state in {State.ENDING, State.IN_DOUBT}
+        return self.belief.state in {"ending", "in doubt"}
 
     @property
     def can_be_won_back(self) -> bool:
@@ -218,14 +217,14 @@ class Acquired(Held):
         # Suppose a renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force
         # and acquires the lock again, and the answer arrives: with it two would believe.
         belief = self.belief
-        may_stand = belief.state is State.LOST and belief.loss and belief.loss.can_be_won_back
+        may_stand = belief.state == "lost" and belief.loss and belief.loss.can_be_won_back
         # With a depth of 0 its holder has left it, and nobody would release it.
         return bool(may_stand) and self.depth > 0 and self.contender.key_queue.holder is None
 
     @property
     def is_released(self) -> bool:
         """Whether the claim was released, handed over or detached."""
-        return self.belief.state is State.RELEASED
+        return self.belief.state == "released"
 
     @property
     def is_released_inside(self) -> bool:

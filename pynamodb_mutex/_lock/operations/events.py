@@ -6,8 +6,7 @@ outside the monitor, as signals and log records: see `runtime.notifications`.
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,12 +56,13 @@ WARNED = frozenset({"mismatched", "unknown", "not_recorded"})
 """Outcomes of a call of `once` that are logged as warnings."""
 
 
-class Delivery(enum.Enum):
-    """Who delivers the events of an acquisition: one thread at a time, so that receivers see them in order."""
+Delivery = Literal["reserved", "under way", "none"]
+"""Who delivers the events of an acquisition: one thread at a time, so that receivers see them in order.
 
-    RESERVED = "the thread that acquires, which has not begun to"
-    UNDER_WAY = "another thread is at it"
-    NONE = "nobody: there are none"
+- ``reserved``: the thread that acquires, which has not begun to
+- ``under way``: another thread is at it
+- ``none``: nobody: there are none
+"""
 
 
 class LockEvent:

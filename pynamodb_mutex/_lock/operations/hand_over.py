@@ -16,7 +16,6 @@ from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import Turn
 from pynamodb_mutex._lock.operations.release import disown, release
-from pynamodb_mutex._lock.operations.states import Change
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import is_mine, shows_acquisition
@@ -80,7 +79,7 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
             )
             if shows_acquisition(own, answer.claim):
                 successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
-                successor.change(Change.BEGIN)
+                successor.change("begin")
                 # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
                 shared.note_holder(successor)
                 successor.start(first_sent)

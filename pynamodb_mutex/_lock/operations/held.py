@@ -13,7 +13,7 @@ from pynamodb.exceptions import UpdateError
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.operations.acquired import Acquired
 from pynamodb_mutex._lock.operations.events import LockEvent
-from pynamodb_mutex._lock.operations.states import TRANSITIONS, Belief, Change, State
+from pynamodb_mutex._lock.operations.states import TRANSITIONS, Belief, Change
 from pynamodb_mutex._lock.protocol import outcome
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Claim
 from pynamodb_mutex._lock.protocol.messages import shown
@@ -72,7 +72,7 @@ class HeldClaim(Acquired):
         after = TRANSITIONS.get((self.belief.state, change))
         if after is None:
             return False
-        loss = None if change is Change.WON_BACK else self.belief.loss
+        loss = None if change == "won back" else self.belief.loss
         # Last, and in one statement: Ctrl-C, or a signal handler or other thread that reads `held` without the monitor,
         # comes before it or after it, and meets the old state or the new one, never half of each.
         self.belief = Belief(after, loss, self.belief.taker)
@@ -143,7 +143,7 @@ class HeldClaim(Acquired):
 
     def begin(self) -> None:
         """Note that the lock is held from now on, or again, and register the holder in this process."""
-        self.change(Change.BEGIN)
+        self.change("begin")
         self.contender.queue.acquired_by(self)
         self.shared.note_holder(self)
 
@@ -156,7 +156,7 @@ class HeldClaim(Acquired):
         """Note that a write which releases the lock was applied."""
         self.depth = 0
         # Not if `release` was called while that write was under way: then that reports the end of the claim.
-        if self.change(Change.UNLOCKED):
+        if self.change("unlocked"):
             self.together.stop()
             self.leave_queue()
             if self.belief.loss is None and self.shared.hears("released"):
@@ -164,7 +164,7 @@ class HeldClaim(Acquired):
 
     def forget(self) -> None:
         """Drop a claim that no caller has been given, without a request."""
-        self.change(Change.RELEASE)
+        self.change("release")
         self.together.stop()
         self.leave_queue()
 
@@ -234,11 +234,11 @@ class HeldClaim(Acquired):
         A loss that is seen after the release is none, except by that release itself: ``at_release``.
         """
         before = self.belief
-        after = TRANSITIONS.get((before.state, Change.LOSS))
+        after = TRANSITIONS.get((before.state, "loss"))
         if after is None and not at_release:
             return False
         self.belief = Belief(after or before.state, loss, taker)
-        if before.loss is not None or before.state is State.CONFIRMED:
+        if before.loss is not None or before.state == "confirmed":
             return False
         owner = None if taker is None else taker.owner
         self.emit("lost", loss=loss, taker=owner, held_for=self.held_for)
@@ -252,9 +252,9 @@ class HeldClaim(Acquired):
         this row does.
         """
         state = self.belief.state
-        if state is State.ENDING and not was_lost_before_release(self.own, row, maybe_applied=True):
+        if state == "ending" and not was_lost_before_release(self.own, row, maybe_applied=True):
             return
-        self.note_gone(row, in_doubt=state is State.IN_DOUBT)
+        self.note_gone(row, in_doubt=state == "in doubt")
 
     @property
     def held_for(self) -> float:
@@ -270,7 +270,7 @@ class HeldClaim(Acquired):
             self.check("release")
         except MutexLostError:
             # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
-            # would release it then. The claim stays LOST, not RELEASED: `on_lost`, a signal handler or another thread may
+            # would release it then. The claim stays lost, not released: `on_lost`, a signal handler or another thread may
             # call this, and the holder's block must report the loss.
             self.depth = max(0, self.depth - 1)
             raise
@@ -309,11 +309,11 @@ class HeldClaim(Acquired):
         """Note the outcome of a renewal, and return it."""
         row = answer.claim
         renewal = outcome.renewal(self.own, proposals[0].end, row, applied=answer.applied)
-        if renewal is Renewal.APPLIED:
+        if renewal == "applied":
             self.extend(proposals[0])
-        elif renewal is Renewal.LOST:
+        elif renewal == "lost":
             self.note_refusal(row)
-        elif renewal is Renewal.AGAIN:
+        elif renewal == "again":
             self.own.see(row.expires_at)
         return renewal
 

@@ -4,11 +4,12 @@ Each check raises TypeError or ValueError with a message for the user, before an
 in `dynamodb.keys`.
 """
 
-# without annotations from __future__, as in `claim`
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pynamodb_mutex._lock.dynamodb.layout import serialize_attributes, serialize_data
 from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE
@@ -38,8 +39,10 @@ Python can represent; and a thread can wait for it (`threading.TIMEOUT_MAX` is 2
 """
 
 
-class LockOptions(NamedTuple):
+class LockOptions:
     """The options of one lock, which are those of `Mutex.for_key`, and the row that its claim is in.
+
+    Immutable. An option that was not given is the class's.
 
     Attributes:
         key: The lock's key; for a row's lock the row's name.
@@ -64,8 +67,8 @@ class LockOptions(NamedTuple):
     """
 
     key: str
-    row: "RawItem"
-    model: "type[Model]"
+    row: RawItem
+    model: type[Model]
     range_key: Any = None
     # waiting
     timeout: float = FOREVER
@@ -86,6 +89,20 @@ class LockOptions(NamedTuple):
     # special kinds
     reentrant: bool = False
     hold_at_least: float | None = None
+
+    def __init__(
+        self,
+        key: str,
+        row: RawItem,
+        model: type[Model],
+        range_key: Any = None,
+        **given: Any,
+    ) -> None:
+        vars(self).update(given, key=key, row=row, model=model, range_key=range_key)
+
+    def replace(self, **changed: Any) -> LockOptions:
+        """Return the same options but for some."""
+        return LockOptions(**{**vars(self), **changed})
 
     @property
     def name(self) -> str:
@@ -151,11 +168,11 @@ class LockOptions(NamedTuple):
         return math.inf if seconds == FOREVER else seconds
 
 
-OPTIONS = LockOptions._fields[4:]
+OPTIONS = tuple(LockOptions.__annotations__)[4:]
 """Names of the options: without the row, the model and the keys."""
 
 
-def converted(model: "type[Model]", options: Mapping[str, Any]) -> dict[str, Any]:
+def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as a caller has given them in the form in which `LockOptions` has them.
 
     Raises:
@@ -221,7 +238,7 @@ class Made:
     A subclass also inherits the methods that make objects of its base class; `_called` refuses these.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> "Self":
+    def __new__(cls, *_: Any, **__: Any) -> Self:
         """Refuse the call: the arguments of the constructor are private to the library, see `made`.
 
         Raises:
@@ -258,7 +275,7 @@ class Made:
         check_options(f"{cls.__name__}.{name}", options)
 
 
-def made(kind: "Callable[P, K]", *args: "P.args", **kwargs: "P.kwargs") -> K:
+def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
     """Return a new object of a class that cannot be called, a subclass of `Made`. For the library itself."""
     maker: Any = kind
     new: K = object.__new__(maker)

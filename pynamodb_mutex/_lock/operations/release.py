@@ -25,7 +25,6 @@ from pynamodb.constants import ALL_NEW, RETURN_VALUES
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
-from pynamodb_mutex._lock.operations.states import Change
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import is_mine, shows_release, was_lost_before_release
@@ -73,7 +72,7 @@ def release(
         runs_until = min(runs_until, by)
         _make_last(held)
     for claim in claims:
-        # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
+        # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ending, or in doubt
         # if it will have none. That write may have released the lock, and the row may be another's by now. The release
         # below is then refused at its first attempt, and that is no loss.
         ending = Ending(claim, runs_until, at_least=at_least, data=data)
@@ -122,7 +121,7 @@ def leave(claim: HeldClaim, what: str) -> bool:
         return False
     # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which
     # is before its answer arrives.
-    claim.change(Change.RELEASE)
+    claim.change("release")
     claim.together.stop()
     return True
 

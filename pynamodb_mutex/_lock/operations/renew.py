@@ -18,10 +18,8 @@ from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.effects import Send, Start, Wait
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.retry import retrying
-from pynamodb_mutex._lock.operations.states import Change, State
 from pynamodb_mutex._lock.protocol.claim import TOO_SHORT
 from pynamodb_mutex._lock.protocol.messages import shown
-from pynamodb_mutex._lock.protocol.outcome import Renewal
 from pynamodb_mutex.exceptions import MutexNotHeldError
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ def renew_quietly(
     # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
     # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
     can_win = held.ends > shared.now and all(claim.can_be_won_back for claim in lost)
-    won_back = [claim for claim in lost if can_win and claim.change(Change.WON_BACK)]
+    won_back = [claim for claim in lost if can_win and claim.change("won back")]
     for claim in won_back:
         claim.emit_renewed(won_back=True)
         claim.begin()
@@ -108,7 +106,7 @@ def renew_quietly(
         claim.note_end()
         if claim.belief.loss is not None:
             raise claim.lost_error("renew")
-        if claim.belief.state is State.CONFIRMED and claim.ends <= shared.now:
+        if claim.belief.state == "confirmed" and claim.ends <= shared.now:
             # Not lost, for nobody has been given it. But with each answer later than the lease, as of a process that
             # stands still at every request, it cannot be used either, and no row shows that another holds it.
             msg = f"{shown(claim.key)} was acquired, but DynamoDB's answers came after its lease had ended"
@@ -133,7 +131,7 @@ def ensure_held(held: Held, at_least: float) -> Operation[None]:
 def _check_held(held: Held) -> None:
     for claim in held.unreleased or held.claims:
         claim.check("ensure_held")
-        if claim.belief.state is not State.HELD:
+        if claim.belief.state != "held":
             msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
             raise MutexNotHeldError(msg, key=claim.key)
 
@@ -186,9 +184,9 @@ def _renew_once(
             answer = yield from retrying(held.shared, build, until, about=claims[0])
         held.failure = None
         renewal = held.note_renewal(claims, proposals, answer)
-        if renewal is Renewal.APPLIED:
+        if renewal == "applied":
             return claims
-        if renewal is not Renewal.AGAIN:
+        if renewal != "again":
             return ()
 
 

@@ -8,8 +8,8 @@ the attempts (`retry.Attempts`) and act on the verdict.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
+from typing import Literal
 
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, Claim, OwnClaim
 from pynamodb_mutex.exceptions import Loss
@@ -46,17 +46,14 @@ def loss_of(own: OwnClaim, claim: Claim) -> Loss:
     return Loss.FORCED if cleared or claim.token.startswith(FORCED_MARK) else Loss.TAKEN
 
 
-class Renewal(enum.Enum):
-    """What became of a renewal."""
+Renewal = Literal["applied", "overtaken", "again", "lost"]
+"""What became of a renewal.
 
-    APPLIED = enum.auto()
-    """It set the end of the claim."""
-    OVERTAKEN = enum.auto()
-    """It was not applied, as one that was sent later came first. That one's own answer shows what it set."""
-    AGAIN = enum.auto()
-    """It was not applied, as the row has an end beyond all that were proposed: propose one that is later still."""
-    LOST = enum.auto()
-    """The row does not carry our claim any more."""
+- ``applied``: it set the end of the claim
+- ``overtaken``: it was not applied, as one that was sent later came first. That one's own answer shows what it set
+- ``again``: it was not applied, as the row has an end beyond all that were proposed: propose one that is later still
+- ``lost``: the row does not carry our claim any more
+"""
 
 
 def renewal(own: OwnClaim, end: float, claim: Claim, *, applied: bool) -> Renewal:
@@ -74,10 +71,10 @@ def renewal(own: OwnClaim, end: float, claim: Claim, *, applied: bool) -> Renewa
     """
     stored = claim.expires_at or 0.0
     if applied or (is_mine(own, claim) and stored == end):
-        return Renewal.APPLIED
+        return "applied"
     if not is_mine(own, claim):
-        return Renewal.LOST
-    return Renewal.AGAIN if stored > own.proposed else Renewal.OVERTAKEN
+        return "lost"
+    return "again" if stored > own.proposed else "overtaken"
 
 
 def was_lost_before_release(own: OwnClaim, claim: Claim, *, maybe_applied: bool) -> bool:
@@ -122,22 +119,17 @@ def shows_release(own: OwnClaim, claim: Claim, reserved_as: str, *, deletes: boo
     return as_left or (is_next and not claim.abandoned_by)
 
 
-class Verdict(enum.Enum):
-    """What a row that refused a guarded write, or a write without the lock, shows about it."""
+Verdict = Literal["applied", "gone", "again", "lost", "not applied", "refused"]
+"""What a row that refused a guarded write, or a write without the lock, shows about it.
 
-    APPLIED = enum.auto()
-    """An earlier attempt was applied."""
-    GONE = enum.auto()
-    """The row that was to be deleted does not exist: an earlier attempt may have deleted it."""
-    AGAIN = enum.auto()
-    """The write was built from a number or an end that is out of date: build it anew and send it again."""
-    LOST = enum.auto()
-    """The claim is not ours any more, or another copy of this process writes under it. Whether the write was applied
-    is unknown."""
-    NOT_APPLIED = enum.auto()
-    """The claim is not ours any more, and the write was not applied."""
-    REFUSED = enum.auto()
-    """The claim is ours and as we know it: another condition of the write did not hold."""
+- ``applied``: an earlier attempt was applied
+- ``gone``: the row that was to be deleted does not exist: an earlier attempt may have deleted it
+- ``again``: the write was built from a number or an end that is out of date: build it anew and send it again
+- ``lost``: the claim is not ours any more, or another copy of this process writes under it; whether the write was applied
+  is unknown
+- ``not applied``: the claim is not ours any more, and the write was not applied
+- ``refused``: the claim is ours and as we know it: another condition of the write did not hold
+"""
 
 
 class GuardedWrite:
@@ -173,27 +165,27 @@ def guarded_write(
     # Before anything else, and whosever the claim is now: a write that unlocks has removed it, and another may have
     # acquired the lock since. The number stays until the next guarded write or write without the lock.
     if claim.writes == write.number:
-        return Verdict.APPLIED
+        return "applied"
     if write.deletes and row_is_gone and may_delete:
-        return Verdict.GONE
+        return "gone"
     is_known = own.has_numbered(claim)
     if not is_mine(own, claim) or not is_known:
         # This write would have replaced a number that we know. No late copy of it will do so either. A number that we do
         # not know is that of a later holder's write or, under our claim, that of another copy of this process.
-        return Verdict.NOT_APPLIED if is_known else Verdict.LOST
+        return "not applied" if is_known else "lost"
     if claim.writes != own.writes:
         # Suppose write 1 (known 0, next 1) was applied, its answer was lost, and its caller got an error. Write 2
         # (known 0, next 2) is refused although the lock is ours. Sent again as (known 1, next 2) it is applied, and a
         # late copy of write 1, which requires "known 0", is refused for ever.
         own.writes = claim.writes
-        return Verdict.AGAIN
+        return "again"
     if write.end is not None and write.end <= (claim.expires_at or 0.0):
         # A renewal that was sent after this attempt was applied before it. The write carries the whole row, and the end
         # of the claim with it: applied, it would move the end back, and another could take the lock while this holder
         # still believes in its renewal. So it proposes a later end at the next attempt.
         own.see(claim.expires_at)
-        return Verdict.AGAIN
-    return Verdict.REFUSED
+        return "again"
+    return "refused"
 
 
 def of_all(verdicts: Iterable[Verdict], parts: int) -> Verdict:
@@ -210,11 +202,11 @@ def of_all(verdicts: Iterable[Verdict], parts: int) -> Verdict:
     found = set(several)
     # Our earlier attempt would have deleted all the rows. If one is gone while another's guard still holds, somebody
     # else has deleted it.
-    all_gone = found == {Verdict.GONE} and len(several) == parts
-    if Verdict.APPLIED in found or all_gone:
-        return Verdict.APPLIED
-    lost = found & {Verdict.LOST, Verdict.GONE, Verdict.NOT_APPLIED}
+    all_gone = found == {"gone"} and len(several) == parts
+    if "applied" in found or all_gone:
+        return "applied"
+    lost = found & {"lost", "gone", "not applied"}
     if lost:
         # one row that shows it as not applied shows it for all
-        return Verdict.NOT_APPLIED if found - {Verdict.LOST, Verdict.GONE} else Verdict.LOST
-    return Verdict.AGAIN if Verdict.AGAIN in found else Verdict.REFUSED
+        return "not applied" if found - {"lost", "gone"} else "lost"
+    return "again" if "again" in found else "refused"

@@ -6,8 +6,7 @@ intersection of intervals known from Marzullo's algorithm (K. Marzullo, 1984), r
 Ends of claims are in server time. What a holder and a waiter conclude from them and the bounds is in `claim`.
 """
 
-# without annotations from __future__: NamedTuple compiles each one that is text, at each import
-from typing import NamedTuple
+from __future__ import annotations
 
 MOST_UNDATED = 3
 """Answers without a ``Date`` after which a process takes it that there will be none, as behind a proxy that removes it."""
@@ -41,8 +40,10 @@ _NOTABLE = 0.01
 """Smallest rise of the upper bound, in seconds, for which what was planned is planned anew."""
 
 
-class Bounds(NamedTuple):
+class Bounds:
     """A lower and an upper bound of server time, each known at one local time and carried on by the local clock.
+
+    Immutable: replaced as a whole.
 
     Attributes:
         lower: Server time that was reached or passed at ``lower_at``.
@@ -51,10 +52,13 @@ class Bounds(NamedTuple):
         upper_at: Local time at which a request was sent.
     """
 
-    lower: float
-    lower_at: float
-    upper: float
-    upper_at: float
+    __slots__ = ("lower", "lower_at", "upper", "upper_at")
+
+    def __init__(self, lower: float, lower_at: float, upper: float, upper_at: float) -> None:
+        self.lower = lower
+        self.lower_at = lower_at
+        self.upper = upper
+        self.upper_at = upper_at
 
     def lowest(self, now: float) -> float:
         """Return the lower bound at local time ``now``, widened for drift."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._lock.operations.events import WARNED, Call, Delivery, Do, LockEvent, Log
+from pynamodb_mutex._lock.operations.events import WARNED, Call, Do, LockEvent, Log
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.runtime.threads import log
 
@@ -183,7 +183,7 @@ def _deliver_others(process: State, events: Sequence[Event]) -> None:
             continue
         if event.claim is None:
             _send(process, event)
-        elif event.name == "acquired" and event.claim.delivery is Delivery.RESERVED:
+        elif event.name == "acquired" and event.claim.delivery == "reserved":
             # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
             _deliver_in_order(process, event.claim)
         elif event.name not in {"acquired", "lost"}:
@@ -205,9 +205,9 @@ def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
         is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
     """
     with process.monitor:
-        if claim.delivery is not Delivery.NONE or not claim.events:
+        if claim.delivery != "none" or not claim.events:
             return
-        claim.delivery = Delivery.UNDER_WAY
+        claim.delivery = "under way"
     if is_loss:
         _deliver_aside(process, claim)
     else:
@@ -237,7 +237,7 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             if event is None:
                 # Together with the check of the queue, inside the monitor: an event that is added after it finds nobody
                 # delivering, and is delivered by the thread that adds it.
-                claim.delivery = Delivery.NONE
+                claim.delivery = "none"
                 return
             if aside or event.name != "lost":
                 claim.events = claim.events[1:]

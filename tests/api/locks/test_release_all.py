@@ -21,7 +21,7 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     release_all,
 )
-from pynamodb_mutex._admin.release_all import _release_at_exit
+from pynamodb_mutex._admin.release_all import release_at_exit
 from pynamodb_mutex._lock.operations.effects import Wait
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
@@ -187,13 +187,13 @@ def test_what_is_held_and_renewed_at_the_end_is_released_with_a_warning(scene, c
     mutex = held(scene.mutex())
     left = held(Mutex.for_key("left to expire", model=scene.here, auto_renew=False))
     scene.proxy.next(deny(), op="release")
-    _release_at_exit()
+    release_at_exit()
     said = f"released at the end of the process, for nobody had: '{scene.key}'"
     assert said in caplog.text
     assert f"'{scene.key}' was not released: " in caplog.text
     assert (mutex.held, left.held) == (False, True)
     caplog.clear()
-    _release_at_exit()
+    release_at_exit()
     assert not caplog.text
     left.release()
 

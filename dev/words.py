@@ -1,44 +1,147 @@
-"""How many words the documentation has: ``make docs`` prints them."""
+"""How many words the documentation has, by group of pages: ``make docs`` prints them.
+
+A group that is over 110 % of its budget is an error: shorten it, or say the same on one page in place of two. Of the reference
+counts what a reader sees, because its text is in docstrings.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from fnmatch import fnmatchcase
+from html.parser import HTMLParser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+API = "build/docs/api.html"
+OTHERS = "start and others"
+GROUPS = {
+    "features": (9000, "choosing table locks once row_locks several_locks concepts/order hand_over asyncio"),
+    "guides": (11500, "howto/*"),
+    "concepts": (
+        7500,
+        "concepts/how_it_works concepts/fencing_tokens concepts/lease_and_timeout guarantees costs",
+    ),
+    "command line": (4800, "cli/*"),
+    "moving": (1800, "moving/*"),
+    "evidence": (6000, "proof proof/* models speed speed/* compatibility comparison"),
+}  # fmt: skip
+"""Words that a group may have, and its pages; a page of no group is among the others."""
 
-_CODE = re.compile(r"( *)\.\. (?:hidden: |(?:code-block|raw|include)::)")
+API_BUDGET = 15000
+MOST = 1.1
+
+_NO_PROSE = re.compile(
+    r"( *)\.\. (?:(?P<hidden>hidden: |(?:raw|include|index|image)::)|code-block::)"
+)
+_MARKUP = re.compile(r"(?m)^ *(?::[\w-]+:(?: .*)?|\.\. _[^:]+:)$")
+"""Options of directives, metadata, and labels."""
+
+_LETTER = re.compile(r"[^\W\d_]")
 
 
 def prose_of_page(text: str) -> str:
-    """Return what a page says: of its code the comments alone, and no literals."""
-    lines, indent = [], None
+    """Return what a page says: of its code the comments alone; no hidden code, options of directives or tables' numbers."""
+    lines: list[str] = []
+    block, hidden = None, False
     for line in text.splitlines():
-        if indent is not None and line.strip() and len(line) - len(line.lstrip()) <= indent:
-            indent = None
-        if indent is None:
-            lines.append(line)
-        elif "# " in line:
-            lines.append(line.partition("# ")[2])
-        if indent is None and (start := _CODE.match(line)):
-            indent = len(start[1])
-            lines[-1] = ""
-    return "\n".join(lines)
+        if block is not None and line.strip() and len(line) - len(line.lstrip()) <= block:
+            block = None
+        if block is not None:
+            lines.append("" if hidden else line.partition("# ")[2])
+        elif start := _NO_PROSE.match(line):
+            block, hidden = len(start[1]), bool(start["hidden"])
+            lines.append("")
+        else:
+            lines.append(_without_numbers(line))
+    return _MARKUP.sub("", "\n".join(lines))
 
 
-def main() -> None:
-    """Print the words of prose, and all words, of the README and of each page."""
-    total = [0, 0]
-    pages = sorted((ROOT / "docs").rglob("*.rst"))
-    for page in [ROOT / "README.rst", *pages]:
-        text = page.read_text(encoding="utf-8")
-        words = [word for word in prose_of_page(text).split() if re.search(r"\w", word)]
-        counts = [len(words), len(text.split())]
-        if page in pages:
-            total = [one + other for one, other in zip(total, counts, strict=True)]
-        print(f"{counts[0]:6,} {counts[1]:6,}  {page.relative_to(ROOT)}")
-    print(f"{total[0]:6,} {total[1]:6,}  docs: words of prose, and all with code and markup")
+def _without_numbers(line: str) -> str:
+    """Return a line of a page without those of its cells, if it is one of a table, that have no letters."""
+    if line.lstrip().startswith('"'):  # of a csv-table
+        return re.sub(r'"[^"]*"', lambda cell: cell[0] if _LETTER.search(cell[0]) else "", line)
+    return "  ".join(cell for cell in re.split(" {2,}", line) if _LETTER.search(cell))
+
+
+class _Article(HTMLParser):
+    """Collects the text of a built page that a reader sees as prose: without navigation and code blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self._articles = self._code = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._articles += tag == "article"
+        self._code += tag == "pre"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._articles -= tag == "article"
+        self._code -= tag == "pre"
+
+    def handle_data(self, data: str) -> None:
+        if self._articles and not self._code:
+            self.text += data
+
+
+def prose_of_article(html: str) -> str:
+    """Return the text of the article of a built page, without its code blocks."""
+    article = _Article()
+    article.feed(html)
+    return article.text
+
+
+def words(text: str) -> int:
+    """Return how many words a text has."""
+    return sum(1 for word in text.split() if re.search(r"\w", word))
+
+
+def group_of(page: str) -> str:
+    """Return the name of a page's group."""
+    return next(
+        (
+            name
+            for name, (_, patterns) in GROUPS.items()
+            if any(fnmatchcase(page, each) for each in patterns.split())
+        ),
+        OTHERS,
+    )
+
+
+def main() -> int:
+    """Print the words of each page, by group, and the sums with their budgets; return 1 if a group has too many.
+
+    The reference must have been built.
+    """
+    pages = {"README": ROOT / "README.rst"}
+    for path in sorted((ROOT / "docs").rglob("*.rst")):
+        pages[path.relative_to(ROOT / "docs").with_suffix("").as_posix()] = path
+    del pages["api"]
+    sums, budgets = {}, {name: budget for name, (budget, _) in GROUPS.items()}
+    for group in (*GROUPS, OTHERS):
+        sums[group] = 0
+        for page, path in pages.items():
+            if group_of(page) == group:
+                count = words(prose_of_page(path.read_text(encoding="utf-8")))
+                sums[group] += count
+                print(f"{count:8,}  {page}")
+        print(f"{sums[group]:8,}  {group}\n")
+    budgets["API as rendered"] = API_BUDGET
+    sums["API as rendered"] = words(prose_of_article((ROOT / API).read_text(encoding="utf-8")))
+    too_many = []
+    print("   words   budget")
+    for group, count in sums.items():
+        budget = budgets.get(group)
+        of_it = f"{budget:9,}  {group}: {count / budget:.0%}" if budget else f"{'':9}  {group}"
+        print(f"{count:8,}{of_it}")
+        if budget and count > MOST * budget:
+            too_many.append(group)
+    print(f"{sum(sums.values()):8,}{'':9}  all")
+    if too_many:
+        print(f"over {MOST:.0%} of the budget: {', '.join(too_many)}", file=sys.stderr)
+    return bool(too_many)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

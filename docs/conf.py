@@ -34,6 +34,9 @@ autodoc_typehints_description_target = "documented_params"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_custom_sections = [  # the groups of options, as `LockOptions` has them
+    (group, "params_style") for group in ("Waiting", "Lease and loss", "The row", "Special kinds")
+]
 
 # Names of others: their documentation is on the network.
 nitpick_ignore_regex = [
@@ -80,39 +83,41 @@ INTERNAL = {"bind", "of"}
 
 
 class Members(SphinxDirective):
-    """``.. members:: CLASS``: its members by `MEMBERS`; those that a documented class has described, as links.
+    """``.. members:: CLASS``: its members by `MEMBERS`; those that other classes have described, as links.
 
-    The option ``base`` names that class. A public member without a place in `MEMBERS` is an error.
+    The option ``described`` names these classes, each before those that refer to it. A public member without a place in
+    `MEMBERS` is an error.
     """
 
     required_arguments = 1
-    option_spec: ClassVar = {"base": str}
+    option_spec: ClassVar = {"described": str.split}
 
     def run(self):
-        name, base = self.arguments[0], self.options.get("base")
-        handle = find(name)
-        described = find(base) if base else None
+        name, handle = self.arguments[0], find(self.arguments[0])
+        links = {base: [] for base in self.options.get("described", ())}
         public = {each for each in dir(handle) if not each.startswith("_")} - INTERNAL
         if unknown := public - {each for names in MEMBERS.values() for each in names}:
             raise self.error(f"{name}: no place for {', '.join(sorted(unknown))}")
-        lines, inherited = [], []
+        lines = []
         for title, names in MEMBERS.items():
-            there = [each for each in names if self.has(handle, each)]
-            inherited += [each for each in there if found(described, each) is found(handle, each)]
-            own = [each for each in there if each not in inherited]
+            own = []
+            for each in (each for each in names if self.has(handle, each)):
+                same = (base for base in links if found(find(base), each) is found(handle, each))
+                links.get(next(same, None), own).append(each)
             lines += [f".. rubric:: {title}", ""] if own else []
             for each in own:
                 is_property = isinstance(found(handle, each), property)
                 lines += [f".. auto{'property' if is_property else 'method'}:: {name}.{each}", ""]
-        if inherited:
-            links = ", ".join(f":py:obj:`{each} <{base}.{each}>`" for each in inherited)
-            lines += [f"As ``{base.rpartition('.')[2]}`` has them: {links}.", ""]
+        for base, inherited in links.items():
+            as_links = ", ".join(f":py:obj:`{each} <{base}.{each}>`" for each in inherited)
+            if inherited:
+                lines += [f"As ``{base.rpartition('.')[2]}`` has them: {as_links}.", ""]
         return self.parse_text_to_nodes(StringList(lines, source=name))
 
     @staticmethod
     def has(handle, name):
-        """Say whether a class has a member, other than a method that makes objects of its base alone."""
-        if found(handle, name) is None:
+        """Say whether a class has a member, other than one that only refuses, or that makes objects of its base alone."""
+        if not getattr(found(handle, name), "__doc__", None):
             return False
         makers = {each for kind in handle.__mro__ for each in vars(kind).get("_makers", ())}
         return name not in makers or name in handle._makers
@@ -120,8 +125,7 @@ class Members(SphinxDirective):
 
 def found(kind, name):
     """Return what a class has under a name, by itself or by inheritance, as it is defined."""
-    bases = () if kind is None else kind.__mro__
-    return next((vars(base)[name] for base in bases if name in vars(base)), None)
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def find(name):

@@ -1,4 +1,4 @@
-"""Three processes, one of which leads. One leader is frozen, another is killed, and each time another leads.
+"""Three processes, one of which leads. A leader is frozen, one is killed, one is asked for the lead: each time another leads.
 
 What the leaders write goes into a log that refuses a leader who was replaced. Run it:
 python examples/leader_election.py
@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -23,6 +24,8 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError
 
+KEY = "example-leader"
+PLEASE = f"{KEY}#please"  # is held by whoever asks for the lead
 NAMES = ["red", "green", "blue"]
 LEASE = 1.5  # seconds: short, so that nobody waits long for the next leader
 STEP = 0.5  # seconds that a step may take
@@ -67,12 +70,17 @@ def candidate(name: str, path: Path, freezes: bool) -> None:
     """Lead whenever it is our turn, until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with ThreadPoolExecutor(1) as pool:  # a handler must not interrupt a wait for what it sets
+        pool.submit(stand_for_election, name, Log(path), stop, freezes).result()
+
+
+def stand_for_election(name: str, log: Log, stop: threading.Event, freezes: bool) -> None:
     while not stop.is_set():
-        mutex = Mutex.for_key("example-leader", lease=LEASE, timeout=2, owner=name)
+        mutex = Mutex.for_key(KEY, lease=LEASE, timeout=2, owner=name)
         try:
             with mutex:
                 print(f"{name} leads", flush=True)
-                lead(mutex, Log(path), stop, freezes)
+                lead(mutex, log, stop, freezes)
         except MutexTimeoutError:
             continue  # another leads
         except PermissionError as error:
@@ -85,15 +93,31 @@ def candidate(name: str, path: Path, freezes: bool) -> None:
 
 
 def lead(mutex: Mutex, log: Log, stop: threading.Event, freezes: bool) -> None:
+    please = Mutex.for_key(PLEASE)
     for step in range(sys.maxsize):
         if stop.is_set():
+            return
+        if please.locked():
+            print(f"{mutex.owner} is asked to step down", flush=True)
+            mutex.release()
+            while please.locked() and not stop.wait(PAUSE):
+                pass  # let the other one have it
             return
         mutex.ensure_held(at_least=STEP)
         if freezes and step == 3:
             print(f"{mutex.owner} is frozen, right after it saw that it leads", flush=True)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.raise_signal(signal.SIGSTOP)  # to this thread, which is in no write now
         log.append(mutex.fencing_token, mutex.owner)
         stop.wait(PAUSE)
+
+
+def take_over(log: Log) -> Entry:
+    """Lead next, for a single step."""
+    mutex = Mutex.for_key(KEY, lease=LEASE, timeout=PATIENCE, owner="white")
+    with Mutex.for_key(PLEASE), mutex:
+        entry = mutex.fencing_token, mutex.owner
+        log.append(*entry)
+    return entry
 
 
 def next_leader(log: Log, after: int) -> Entry:
@@ -137,6 +161,8 @@ def play(log: Log, processes: dict[str, SpawnProcess]) -> int:
     processes[second[1]].kill()
     print(f"{second[1]} is killed")
     third = next_leader(log, second[0])
+    fourth = take_over(log)
+    last = next_leader(log, fourth[0])
     for name in {*NAMES} - {second[1]}:
         processes[name].terminate()
     for process in processes.values():
@@ -146,8 +172,8 @@ def play(log: Log, processes: dict[str, SpawnProcess]) -> int:
     print("the log:", ", ".join(f"{entries.count(leader)} by {leader[1]}" for leader in leaders))
     in_order = entries == sorted(entries, key=lambda entry: entry[0])
     ended = sorted(process.exitcode or 0 for process in processes.values())
-    as_seen = leaders[:3] == [first, second, third]
-    free = not Mutex.for_key("example-leader").locked()
+    as_seen = leaders[:2] == [first, second] and {third, fourth, last} <= {*leaders[2:]}
+    free = not Mutex.for_key(KEY).locked()
     if in_order and as_seen and ended == [-signal.SIGKILL, 0, 0] and free:
         print("One led after another, and no late word of an old leader is in the log.")
         return 0

@@ -107,12 +107,8 @@ class RowLock(Mutex, Generic[M]):
             **options: Those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
 
         Raises:
-            InvalidTicketError: If it is not a ticket, or one for another model.
-            MutexLostError: If the ticket was used or has expired, or the lock was broken or acquired by
-                another holder since; ``loss`` says which.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached. The
-                ticket may then be used up.
-            pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
+            InvalidTicketError: If it is not a ticket, or one for another model. Other errors are those of `Mutex.attach
+                <pynamodb_mutex.Mutex.attach>`.
         """
         mutex: Any = super()  # for type checkers its model is a lock table
         lock: RowLock[N] = mutex.attach(ticket, model=model, **options)
@@ -194,9 +190,8 @@ class RowLocks(LockGroup, Generic[M]):
             unlock: Release all the locks in the same request.
 
         Raises:
-            MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
-            MutexNotHeldError: If they are not held here.
-            MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
+            MutexError: As for `MutexGroup.transaction <pynamodb_mutex.groups.MutexGroup.transaction>`, also by leaving its
+                ``with`` block: MutexLostError, MutexNotHeldError and others.
         """
         held = self._current("transaction")
         # without the locks that a write of a single row has released already

@@ -419,17 +419,14 @@ def locked(
     Not guaranteed: the same if the block was left otherwise, as by the TimeoutError of ``asyncio.wait_for`` in it. A write
     that begins after the release is then one without the lock: it is refused while another holds the row, and not after that.
 
+    Errors are those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
+
     Args:
         model: The row's model.
         hash_key: The row's hash key.
         range_key: The row's range key, if the model has one.
         cancel_on_loss: See `AsyncMutex.for_key <pynamodb_mutex.aio.AsyncMutex.for_key>`.
         **options: Those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
-
-    Raises:
-        InvalidKeyError: For a key that the model cannot have.
-        TypeError: For an option of a wrong type.
-        ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
     """
     check_options("locked", options)
     rows: Any = model  # a RowLockMixin

@@ -230,7 +230,8 @@ class LockItem(Model):
         """Break the claim that is in the row now, and no later one.
 
         From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the
-        holder's. Not guaranteed: that the holder stops. It learns of the loss from its next request.
+        holder's. Not guaranteed: that the holder stops. It learns of the loss from its next request; one in this
+        process learns it at once.
 
         A row with impossible lock attributes, which no mutex acquires, is repaired if it has not changed
         since it was read: the lock is then free, and its fencing token is above the old one, if that was a

@@ -172,14 +172,14 @@ class RowLockMixin(Model):
         Args:
             hash_key: The row's hash key.
             range_key: The row's range key, if the model has one.
-            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``data``,
-                ``delete_on_release`` and ``fair`` need a ``lock_model``; with ``delete_on_release`` the row cannot be
-                written under the lock.
+            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` except ``hold_at_least``. ``fair`` and those
+                of the row, except ``owner``, need a ``lock_model``; with ``delete_on_release`` the row cannot be written
+                under the lock.
 
         Raises:
             InvalidKeyError: For a key that the model cannot have.
-            TypeError: For an option of a wrong type.
-            ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
+            TypeError: For an option of a wrong type, or one that these locks cannot have.
+            ValueError: For a value that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
         """
         check_options(f"{cls.__name__}.locked", options)
         raw_key = row_key(cls, hash_key, range_key)
@@ -310,15 +310,10 @@ class RowLockMixin(Model):
             unlock: Release the lock in the same request.
 
         Raises:
-            MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
-            MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
-            RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
-            InvalidRowError: Without the lock, if the row has impossible lock attributes; in both cases, if the update was
-                applied but PynamoDB cannot read the row.
-            MutexNotHeldError: After the release, inside the lock's block; with ``unlock``, without the lock.
-            pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold (nothing
-                was written), or DynamoDB cannot be reached (the outcome is unknown). With a ``lock_model``
-                TransactWriteError, and GetError if the update was applied but the row could not be read again.
+            MutexError: As for `save`: MutexLostError, MutexNotHeldError, RowLockedError and others.
+            InvalidRowError: Also if the update was applied but PynamoDB cannot read the row.
+            pynamodb.exceptions.UpdateError: As PutError of `save`. With a ``lock_model`` TransactWriteError, and GetError
+                if the update was applied but the row could not be read again.
         """
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
@@ -341,14 +336,8 @@ class RowLockMixin(Model):
             add_version_condition: As in PynamoDB.
 
         Raises:
-            MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
-            MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
-            RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
-            InvalidRowError: Without the lock, if the row has impossible lock attributes.
-            MutexNotHeldError: After the release, inside the lock's block.
-            pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold (nothing
-                was deleted), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with
-                a ``lock_model``.
+            MutexError: As for `save`: MutexLostError, MutexNotHeldError, RowLockedError and others.
+            pynamodb.exceptions.DeleteError: As PutError of `save`; TransactWriteError with a ``lock_model``.
         """
         write = RowWrite(self, TRANSACT_DELETE, condition, versioned=add_version_condition)
         return self._row_write(write, "delete")

@@ -13,15 +13,13 @@ reported one by one. Acquiring a reentrant lock again is not an acquisition.
 **Errors.** An exception of a receiver is logged under ``pynamodb_mutex`` and has no other effect. A
 coroutine function as a receiver is refused in the same way.
 
-**Threads.** The library holds no internal lock while a receiver runs: a receiver may query mutexes and
-acquire other locks. ``renewed``, ``renewal_failed`` and ``danger`` are emitted on one thread of the library, in
-order; at most 1000 of them wait for a slow receiver, and further ones are dropped with a warning in the log. Each ``lost`` is
-emitted on a thread of its own. The others, and a ``renewed`` with
-``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task,
-on a worker thread in the task's context. If another thread is still emitting an earlier event of the same
-acquisition, that thread emits this one too, and no thread waits: a receiver that is slow, or that calls the
-lock, delays later events of this acquisition only. While the system refuses a thread, events that need one
-wait. A forked child emits nothing for its parent's locks.
+**Threads.** A receiver may query mutexes and acquire other locks. ``renewed``, ``renewal_failed`` and ``danger`` are
+emitted on one thread of the library, in order; at most 1000 of them wait for a slow receiver, and further ones are
+dropped with a warning in the log. Each ``lost`` is emitted on a thread of its own. The others, and a ``renewed`` with
+``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task, on a
+worker thread in the task's context. A slow receiver delays later events of the same acquisition only: they are emitted
+by the thread that it holds up. While the system refuses a thread, events that need one wait. A forked child emits
+nothing for its parent's locks.
 
 Without blinker nothing is emitted, and ``connect`` raises RuntimeError: install the extra
 ``pynamodb-mutex[signals]``.
@@ -251,7 +249,7 @@ contended: NamedSignal = SIGNALS["contended"]
 """``acquire`` found the lock held by another. Emitted once per call. See `Contended`."""
 
 not_acquired: NamedSignal = SIGNALS["not_acquired"]
-"""``acquire`` ended without the lock: by timeout, error or cancellation. See `NotAcquired`."""
+"""``acquire`` ended without the lock, by timeout, error or cancellation. See `NotAcquired`."""
 
 renewed: NamedSignal = SIGNALS["renewed"]
 """A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. It may be emitted, on another

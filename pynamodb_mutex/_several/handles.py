@@ -71,17 +71,12 @@ class LockGroup(Lock["Held"]):
             Whether they were acquired. False only if DynamoDB said that another holder has one.
 
         Raises:
-            MutexAlreadyHeldError: If this thread or task holds them by this object, and they are not
-                reentrant; if they are, and it holds only some of them, or others with them; or if the wait
-                would never end, as for `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
-            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1; if the tables are
-                in different regions.
-            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
+            MutexAlreadyHeldError: As `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`; also if this thread or task holds only
+                some of the locks, which are reentrant, or others with them.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
-            pynamodb.exceptions.TableDoesNotExist: If a table is missing.
-            pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request; or if it throttled,
-                failed, answered later than the lease allows, or was unreachable until the timeout.
-            pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
+            ValueError: If the tables are in different regions; and as `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
+            pynamodb.exceptions.TransactWriteError: As UpdateError of `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`,
+                whose other errors are raised as well.
         """
         return self._acquire(blocking, timeout)
 

@@ -1,18 +1,22 @@
 """The examples keep what they promise: each checks itself, run as a user would run it.
 
-The demonstration also finds what is wrong with a run, and leaves no process behind.
+The demonstration and the trial of shards also find what is wrong with a run; the former leaves no process behind.
 """
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pynamodb_mutex import Loss
 
@@ -61,11 +65,15 @@ def test_every_example_is_listed():
 # -- the demonstration -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def demo():
+def imported(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
-        return importlib.import_module("demo")
+        return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return imported("demo")
 
 
 def holds(who, fence, start, end):
@@ -191,3 +199,114 @@ def test_ctrl_c_ends_all_processes_also_one_that_is_stopped(tmp_path):
         while True:  # until none of them is left
             os.killpg(parent.pid, 0)
             time.sleep(0.05)
+
+
+# -- shards ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shards():
+    return imported("shards")
+
+
+IDS = "abcdef"
+
+
+def turns(share_out, names, members, owners):
+    """Yield what each member gives and takes in a turn, until nobody does; all see the same."""
+    owners = dict(owners)
+    while True:
+        plans = {}
+        for me in members:
+            mine = [name for name, owner in owners.items() if owner == me]
+            plans[me] = share_out(me, names, members, owners, mine)
+        yield owners, plans
+        if not any(give or take for give, take, _ in plans.values()):
+            return
+        for me, (give, take, _) in plans.items():
+            for name in give:
+                assert owners.pop(name) == me
+            for name in take:
+                assert name not in owners, f"{name} has two takers, or was not free"
+                owners[name] = me
+
+
+@given(st.data(), st.integers(0, 20), st.sets(st.sampled_from(IDS), min_size=1))
+def test_shards_are_shared_out_with_as_few_moves_as_possible(shards, data, count, members):
+    names = [f"shard-{number:02}" for number in range(count)]
+    owner = st.sampled_from(sorted(members)) | st.none()
+    drawn = {name: data.draw(owner) for name in data.draw(st.permutations(names))}
+    before = {name: owner for name, owner in drawn.items() if owner}
+    every = list(turns(shards.share_out, names, members, before))
+    # one turn to give and to take what is free, one to take what was given, and one in which nothing is to do
+    assert len(every) <= 3
+    first, (after, _) = every[0][1], every[-1]
+    assert [*after] and {*after} == {*names} if names else not after
+    counts = sorted((list(after.values()).count(me) for me in members), reverse=True)
+    assert counts[0] - counts[-1] <= 1
+    # Moves: the even shares laid over the uneven ones, the largest over the largest.
+    had = sorted((list(before.values()).count(me) for me in members), reverse=True)
+    least = sum(max(0, old - new) for old, new in zip(had, counts, strict=True))
+    assert sum(len(give) for give, _, _ in first.values()) == least
+    assert sum(before[name] != after[name] for name in before) <= least
+    # each gives its youngest
+    for me, (give, _, _) in first.items():
+        mine = [name for name, owner in before.items() if owner == me]
+        assert give == mine[len(mine) - len(give) :]
+
+
+@given(st.data(), st.integers(0, 20), st.sets(st.sampled_from(IDS), min_size=1))
+def test_each_free_shard_has_one_taker(shards, data, count, members):
+    """A shard whose owner is no member, and so probably dead, is not free before its lease has ended."""
+    names = [f"shard-{number:02}" for number in range(count)]
+    owner = st.sampled_from([*sorted(members), "dead"]) | st.none()
+    drawn = {name: data.draw(owner) for name in names}
+    owners = {name: owner for name, owner in drawn.items() if owner}
+    _, plans = next(turns(shards.share_out, names, members, owners))
+    taken = [name for _, take, _ in plans.values() for name in take]
+    free = [name for name in names if name not in owners]
+    lacking = sum(lacks for _, _, lacks in plans.values())
+    assert sorted(taken) == free[:lacking]
+    assert all(len(take) <= lacks for _, take, lacks in plans.values())
+    assert not any(give and lacks for give, _, lacks in plans.values())
+    # the members share out all shards, also those that will be free
+    held = sum(owner in members for owner in owners.values())
+    assert held - sum(len(give) for give, _, _ in plans.values()) + lacking == count
+
+
+def test_what_a_worker_holds_counts_not_what_it_has_read(shards):
+    # it has just lost two that the table still gives to it, and got one that the table does not show yet
+    names, owners = [*"abcdef"], {"a": "me", "b": "me", "c": "other"}
+    assert shards.share_out("me", names, ["me", "other"], owners, ["d"]) == ([], ["e", "f"], 2)
+
+
+STEPS = [("x", "A", 7, 1, 0.0, 0.1), ("x", "A", 7, 2, 0.1, 0.2), ("x", "B", 8, 3, 0.3, 0.4)]
+"""A works on shard x, and then B: owner, fencing token, checkpoint, begin and end of each step."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "stored", "faults"),
+    [
+        (STEPS, 3, []),
+        ([*reversed(STEPS)], 3, []),
+        # a killed worker has no time to report a checkpoint; and A may be frozen before it reads an answer
+        ([STEPS[0], STEPS[2]], 4, []),
+        ([STEPS[0], ("x", "A", 7, 2, 0.1, 9.0), STEPS[2]], 3, []),
+        ([], 0, ["x: nobody worked on it"]),
+        (STEPS, 2, ["x: the checkpoint 3 went back to 2"]),
+        ([*STEPS, ("x", "A", 9, 3, 0.5, 0.6)], 3, ["x: checkpoint 3 was reached twice"]),
+        ([*STEPS, ("x", "A", 7, 4, 0.5, 0.6)], 4, ["x: B and A had it at the same time"]),
+        ([*STEPS, ("x", "A", 8, 4, 0.5, 0.6)], 4, ["x: B and A had it at the same time"]),
+        ([*STEPS, ("x", "A", 9, 4, 0.1, 0.2)], 4, ["x: B and A had it at the same time"]),
+    ],
+)
+def test_steps_are_judged(shards, steps, stored, faults):
+    assert shards.judge([shards.Step(*step) for step in steps], {"x": stored}) == faults
+
+
+def test_guide_shows_the_worker_of_the_example():
+    guide = (FOLDER.parent / "docs" / "howto" / "worker_pool.rst").read_text("utf-8")
+    example = (FOLDER / "shards.py").read_text("utf-8")
+    begin, end = example.index("class PoolLock("), example.index("def work(")
+    for part in re.split(r"\n\n\n(?=def |class )", example[begin:end].rstrip()):
+        assert textwrap.indent(part, "   ") in guide, part

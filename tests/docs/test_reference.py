@@ -18,7 +18,8 @@ import pytest
 
 import pynamodb_mutex
 from dev.words import prose_of_page
-from pynamodb_mutex import LockItem, RowLockMixin, exceptions, signals
+from pynamodb_mutex import LockItem, Mutex, RowLockMixin, exceptions, signals
+from pynamodb_mutex._lock.operations.options import OPTIONS, LockOptions
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._doctor import _MULTI_REGION
 
@@ -49,6 +50,21 @@ def test_fields_of_rows():
     assert described(LockItem) == set(LockItem.get_attributes())
     options = {"lock_model", "lock_enforced"}
     assert described(RowLockMixin) == set(RowLockMixin.get_attributes()) | options
+
+
+def test_options_are_described_in_the_groups_of_their_source():
+    """`LockOptions` has each group below a comment, the reference below a heading, in the same order."""
+    source, groups, group = inspect.getsource(LockOptions).partition("# waiting")[2], {}, []
+    for line in f"    # waiting{source.partition('@property')[0]}".splitlines():
+        if heading := re.match("    # (.+)", line):
+            group = groups[heading[1].capitalize()] = []
+        elif name := re.match(r"    (\w+): ", line):
+            group.append(name[1])
+    assert tuple(name for names in groups.values() for name in names) == OPTIONS
+    text = inspect.getdoc(Mutex.for_key)
+    for heading, names in groups.items():
+        below = text.partition(f"\n\n{heading}:\n")[2].partition("\n\n")[0]
+        assert re.findall(r"(?m)^    (\w+) \(.+?\): ", below) == names
 
 
 @pytest.mark.parametrize("name", sorted(set(exceptions.__all__) - {"Loss"}))  # an enum

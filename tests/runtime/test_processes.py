@@ -98,7 +98,7 @@ exec(ending)
 
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))"
 RELEASED = "signal.signal(signal.SIGTERM, lambda *_: os._exit(len(release_all())))"
-ENDINGS = [  # what it does, its exit code, whether the lock stays held; docs/locks.rst has it
+ENDINGS = [  # what it does, its exit code, whether the lock stays held; docs/howto/graceful_shutdown.rst has it
     ("with mutex: raise ValueError", 1, False),
     ("with mutex: sys.exit(3)", 3, False),
     ("with mutex: os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT, False),

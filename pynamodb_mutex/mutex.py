@@ -150,18 +150,14 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             timeout (float | timedelta | None): Seconds to wait for the lock; -1, the default, or None waits for ever.
             poll (tuple[float, float]): Shortest and longest wait between two polls of a held lock, in seconds.
             fair (bool | Hints): Acquire the lock in the order of arrival, among all waiters that set this, in whichever
-                process: see `position`. Not guaranteed: an order relative to waiters that do not set it. With
-                ``Hints(...)``, be called by a datagram when it is next, and call others at the release: it opens a UDP
-                port while it waits. Not guaranteed: that a hint arrives. Without one a waiter polls. With
-                PYNAMODB_MUTEX_HINTS=1 in the environment, True means hints, too.
+                process: see `position`. Not guaranteed: an order relative to waiters that do not set it. See `Hints`; with
+                PYNAMODB_MUTEX_HINTS=1 in the environment, True means these.
 
         Lease and loss:
             lease (float | timedelta): Seconds until the lock expires unless it is renewed, at least 0.5 and at most 100
                 years; 30 by default. The lock of a dead holder is free after about this time.
-            auto_renew (bool): Renew the lock in the background, each time a third of the lease has passed; True by
-                default.
-            max_hold (float | None): Seconds after which it is no longer renewed in the background, in case the holder
-                hangs; None, the default, for no limit.
+            auto_renew (bool): Renew the lock in the background, each time a third of the lease has passed.
+            max_hold (float | None): Seconds after which these renewals end, in case the holder hangs; None for never.
             on_danger (Callable | None): Called with the mutex, on a thread of its own, when less than a third of the
                 lease is left, and renewal has not helped, or there is none; not before half of the lease has passed.
                 Once, and again after a renewal that was applied. Not guaranteed: that it comes before the loss if the
@@ -171,9 +167,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         The row:
             owner (str | None): A label for people; by default host, process and thread. The protocol never compares it.
             data (Any): JSON payload, written into the row with the claim; None, the default, leaves the stored one.
-            attributes (Mapping[str, Any] | None): Values of extra attributes of the model, by name, written into the
-                row with the claim in place of the defaults. Like ``data``, what is not given keeps its value, also one
-                of another holder.
+            attributes (Mapping[str, Any] | None): Values of extra attributes of the model, by name, written with the
+                claim in place of the defaults. What is not given keeps its value, also one of another holder.
             must_exist (bool): Acquire the lock only if its row exists; otherwise `acquire` raises the model's
                 DoesNotExist. Earlier use leaves a row for the model's ``retention``, and `LockItem.open
                 <pynamodb_mutex.LockItem.open>` creates one.
@@ -183,10 +178,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         Special kinds:
             reentrant (bool): A thread that holds the key by a reentrant mutex may acquire it again.
             hold_at_least (float | timedelta | None): Seconds from the acquisition for which nobody else gets the lock,
-                also if it is released sooner: such a release keeps the claim in the row, not renewed and held by
-                nobody, until that time. None, the default, for no such time. With ``delete_on_release`` the row is then
-                deleted by the TTL, not by the release. Not guaranteed: anything if the holder dies or its release meets
-                no answer: the lock is free after its lease then.
+                also if it is released sooner: such a release keeps the claim in the row, held by nobody, until then.
+                With ``delete_on_release`` the TTL deletes the row then. Not guaranteed: anything if the holder dies or its
+                release meets no answer: the lock is free after its lease then.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or

@@ -87,7 +87,7 @@ class Acquired(_OfAHold):
         attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread
             handed the lock over before this one sent a request. The requests of a group count for each of
             its locks.
-        abandoned: Whether the previous holder never released the lock.
+        abandoned: Whether the previous holder never released the lock; False for several locks together.
         abandoned_by: Label of that holder, or None.
         forced: Whether the lock was taken by force from another holder.
         lease: Seconds until the claim expires unless renewed.

@@ -27,7 +27,7 @@ MOST_THREADS = 16
 
 
 def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str, Exception]]:
-    """Release all locks that this process holds, of all its threads and tasks.
+    """Release all locks that this process holds, of all its threads and tasks; runs of `once` go on.
 
     For a handler of SIGTERM, and for the end of a Lambda environment. Each acquisition ends, however often a reentrant
     lock was entered, and none is handed over to another thread. Those that hold them are not stopped: for them
@@ -39,8 +39,8 @@ def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str
     release or an acquire that is under way in another thread is not waited for.
 
     Args:
-        timeout: Seconds after which no request is sent any more, except one for each lock whose release has begun;
-            what has no answer by then is reported.
+        timeout: Seconds after which no request is sent any more, except one for each lock whose release has begun, which
+            may take 3 s more.
 
     Returns:
         The key of each lock that was not released, with the reason. That is MutexLostError if it had been lost, the error of

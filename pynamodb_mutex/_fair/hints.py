@@ -27,7 +27,10 @@ SHORTEST = 0.2
 
 
 class Hints:
-    """Where a process is called when a lock is released for which it waits: see ``fair`` of `~pynamodb_mutex.Mutex.for_key`.
+    """Where a process is called, by a datagram, when a lock is released for which it waits first in line.
+
+    For ``fair`` of `~pynamodb_mutex.Mutex.for_key`. The process opens a UDP port while it waits, and calls others when it
+    releases. Not guaranteed: that a hint arrives. Without one a waiter polls.
 
     Args:
         address: The IPv4 or IPv6 address at which other processes reach this one; None for that of its connection to

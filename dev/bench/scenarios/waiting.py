@@ -134,14 +134,10 @@ def tables(found: dict[str, Any]) -> list[Table]:
             ],
             (([run["library"], str(run["waiters"]), f"{run['section']:g}"], run) for run in runs),
             f"Default settings, {1000 * LATENCY:g} ms, for {min(counted):g} to {max(counted):g} s."
-            " Each waiter is a process; whoever has released the lock waits again when the next one holds it."
-            " A library that raised an error while it waited was called again."
-            " An inversion is a waiter overtaken in one acquisition: of fair waiters in the order in which"
-            " DynamoDB applied their joins, of others in that in which they began to wait. Idle is the lock from"
-            " the end of a release to the end of the next acquisition. p99 of fewer than 100 is the longest."
-            " A wait that had not ended counts too, and none could be longer than the run."
-            " A row of fair waiters grows with their number, and so do its units: it had"
-            f" {max(row_bytes):,.0f} bytes at most here. Other programs used the processors too: the load average"
-            f" before a run, which has the run before it in it, was {min(loads):.1f} to {max(loads):.1f}.",
+            " Each waiter is a process, and waits again when the next one holds the lock; it calls again if a library"
+            " raises. An inversion is a waiter overtaken in one acquisition. Idle is the lock from the end of a release"
+            " to the end of the next acquisition. p99 of fewer than 100 is the longest. Waits that had not ended count."
+            f" The row had {max(row_bytes):,.0f} bytes at most, and the load average before a run was"
+            f" {min(loads):.1f} to {max(loads):.1f}.",
         ),
     ]  # fmt: skip

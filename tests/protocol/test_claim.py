@@ -430,8 +430,16 @@ def test_each_guarded_write_has_a_number_of_its_own_that_is_known_until_many_hav
 
 def test_row_without_a_number_is_the_same_row_for_a_thousand_changes_of_hands():
     tenure = holder()
-    rows = [claim("other", version=5 + changes) for changes in (1, MOST_CHANGES - 1, MOST_CHANGES)]
-    assert [tenure.has_numbered(row) for row in (*rows, Claim())] == [True, True, False, False]
+    rows = [
+        claim("other", version=5 + changes) for changes in (1, MOST_CHANGES - 1, MOST_CHANGES, -1)
+    ]
+    assert [tenure.has_numbered(row) for row in (*rows, Claim())] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     tenure.writes = 7
     assert not tenure.has_numbered(rows[0])
 

@@ -384,8 +384,8 @@ class OwnClaim:
         if claim.writes:
             return claim.writes == self.writes or claim.writes in self._numbers
         # None was made under this claim nor under a later one, unless the row is a new one, whose version counts from
-        # server time in milliseconds, or was written without the lock.
-        is_the_same_row = claim.token is not None and claim.version - self.version < MOST_CHANGES
+        # server time in milliseconds (lower than ours, if a late acquire makes it), or was written without the lock.
+        is_the_same_row = claim.token is not None and 0 <= claim.version - self.version < MOST_CHANGES
         return is_the_same_row and not self.writes
 
 

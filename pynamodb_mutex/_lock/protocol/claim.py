@@ -385,7 +385,9 @@ class OwnClaim:
             return claim.writes == self.writes or claim.writes in self._numbers
         # None was made under this claim nor under a later one, unless the row is a new one, whose version counts from
         # server time in milliseconds (lower than ours, if a late acquire makes it), or was written without the lock.
-        is_the_same_row = claim.token is not None and 0 <= claim.version - self.version < MOST_CHANGES
+        is_the_same_row = (
+            claim.token is not None and 0 <= claim.version - self.version < MOST_CHANGES
+        )
         return is_the_same_row and not self.writes
 
 

@@ -99,8 +99,10 @@ class Attempt(ABC, Generic[H]):
         except BaseException as error:
             # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
             # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
-            yield from undone(self._undoing())
-            self._emit_not_acquired(error)
+            try:
+                yield from undone(self._undoing())
+            finally:  # also if a cancellation interrupts that
+                self._emit_not_acquired(error)
             raise
         if held is None:
             self._emit_not_acquired(None)

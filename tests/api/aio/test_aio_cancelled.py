@@ -141,7 +141,7 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
 
 
 @pytest.mark.parametrize("several", [False, True])
-async def test_cancelled_while_the_last_attempt_fails(scene, several):
+async def test_cancelled_while_the_last_attempt_fails(scene, heard, several):
     """The cancellation is thrown at the request that disowns the claim, before that is sent."""
     options = {"model": scene.here}
     keys = [scene.key, f"{scene.key}-b"] if several else [scene.key]
@@ -149,6 +149,7 @@ async def test_cancelled_while_the_last_attempt_fails(scene, several):
     op = "TransactWriteItems" if several else "acquire"
     scene.proxy.next(drop_answer(lambda: time.sleep(2)), op=op)
     await cancel_after(1, lock.acquire(blocking=False))
+    assert heard.names == ["not_acquired"] * len(keys)
     for key in keys:
         assert replace(scene, key=key).leftovers() == []
 

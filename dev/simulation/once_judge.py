@@ -233,6 +233,9 @@ class OnceJudge(Judge):
         elif after.end is None and before.end is not None and after.token == before.token:
             self._released(key, old["owner"]["S"])
         rows.append(row)
+        to_decide = self._open[key].owner if key in self._open else None
+        what = f"{key} says that {row.unknown} is unknown, and {to_decide} is"
+        self._ask("O6 unknown", row.unknown == to_decide, what)
 
     def _check_end_of_result(
         self, key: str, last: Row, row: Row, before: Claim, after: Claim
@@ -379,8 +382,14 @@ class OnceJudge(Judge):
             until = row.result[1] + COUNTS_BEYOND
             return until >= max(call.since, row.since) or is_excused
 
-        is_right = is_own or any(map(counted, self._rows_during(call)))
-        self._ask("O2", is_right, f"{call.owner} got {value!r} of {call.key}")
+        rows = [row for row in self._rows_during(call) if counted(row)]
+        # whoever has done the work gets what it has recorded itself
+        rule = "O2 own" if call.has_begun else "O2"
+        is_right = is_own or (bool(rows) and not call.has_begun)
+        self._ask(rule, is_right, f"{call.owner} got {value!r} of {call.key}")
+        if call.payload is not None and not is_own:
+            fits = any(row.payload_hash in {None, call.payload_hash} for row in rows)
+            self._ask("O6 payload", fits, f"{call.owner} got a result for another payload")
         self._ask(
             "O6", not isinstance(value, tuple), f"{call.owner} got {value!r}, not as recorded"
         )
@@ -392,10 +401,15 @@ class OnceJudge(Judge):
         waits = any(each.since < call.since and not each.is_over for each in same)
         if self._was_disturbed(call) or waits:
             return
-        rows = [row.result for row in self._rows_during(call)]
-        counted = bool(rows) and rows[0] is not None and self.now + HOST_SKEW < rows[0][1]
-        is_same = counted and all(result == rows[0] for result in rows)
+        rows = self._rows_during(call)
+        results = [row.result for row in rows]
+        counted = bool(rows) and results[0] is not None and self.now + HOST_SKEW < results[0][1]
+        is_same = counted and all(result == results[0] for result in results)
         self._ask("O6", not is_same, f"{call.owner} did not get the result of {call.key}")
+        if call.payload is not None and rows and not any(row.unknown for row in rows):
+            # What is known of another payload ends a call at once, whether it is a run or a result.
+            is_other = {None, call.payload_hash}.isdisjoint(row.payload_hash for row in rows)
+            self._ask("O6 mismatch", not is_other, f"{call.owner} got no mismatch on {call.key}")
 
     def _was_disturbed(self, call: Call) -> bool:
         """Return whether a process stood still, or its requests met faults, during a call.

@@ -68,7 +68,7 @@ class Term:
         broken_at: True time at which it was broken by force, or its row was deleted by hand; infinity if neither.
         broken_by: The request that did so; None if none did.
         known_at: True time at which an answer has shown that to its process; infinity if none has.
-        abandoned_by: Label of the dead holder whose claim it has replaced; empty if there was none, None if that is not known.
+        abandoned_by: Label of the dead holder whose claim it has replaced; empty if there was none.
     """
 
     place: Place
@@ -81,7 +81,7 @@ class Term:
     broken_at: float = math.inf
     broken_by: Exchange | None = None
     known_at: float = math.inf
-    abandoned_by: str | None = None
+    abandoned_by: str = ""
 
 
 class Watch:
@@ -107,6 +107,7 @@ class Watch:
         loss: Why it was lost, by the name of the cause; None if it was not.
         lost_at: True time by which the loss had come.
         losses: Number of calls of ``on_lost`` about this loss.
+        closed_at: True time at which an answer to this thread or task has shown last that the key is closed.
         danger: True time of the last call of ``on_danger``, and what was known then of its claim: see `Term.renewed`.
     """
 
@@ -132,6 +133,7 @@ class Watch:
         self.began = self.since = self.until = self.extended_at = self.lost_at = -math.inf
         self.loss: str | None = None
         self.losses = 0
+        self.closed_at = -math.inf
         self.danger = (-math.inf, (0.0, 0.0))
 
     @property

@@ -84,6 +84,8 @@ class HandleJudge(Observer):
         # as which cause of a loss
         self._gone: dict[str, tuple[Term, float]] = {}
         self._causes: dict[Place, list[tuple[float, str]]] = {}
+        # since when keys are closed
+        self._closed_since: dict[Place, float] = {}
         # by the id of a request: claims that it has prolonged, and until when
         self._prolonged: dict[int, list[tuple[str, float]]] = {}
         # requests that have ended a claim or handed it over, by their ids: where, and to which token
@@ -205,12 +207,11 @@ class HandleJudge(Observer):
             until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
             process = exchange.thread.process
             term = Term(place, process, new.owner, since, 0.0, watched)
-            # It may have been handed over, or attached by its ticket; and force asks for no end.
-            is_given = is_own or old.token in self.detached or token.startswith(FORCED_MARK)
-            if old.end is None:
-                term.abandoned_by = ""
-            elif since >= old.end - EPOCH and not is_given:
-                term.abandoned_by = "" if old.is_reserved else old.owner
+            # Whoever hands it over, attaches it or breaks it names the version of the claim before; whoever finds that
+            # one dead does not.
+            is_given = {old.token, old.version} <= values_on(exchange, place)
+            if old.end is not None and not is_given:
+                term.abandoned_by = old.owner
             self._terms[token] = term
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         # an end in the far future stands for none: then others watch the row

@@ -187,6 +187,7 @@ class Judge(PromiseJudge):
     def _deleted(self, place: Place, claim: Claim) -> None:
         """Note that a row is deleted: by hand, of which its holder cannot know, or by the TTL."""
         self._free_since.pop(place, None)
+        self._closed_since.pop(place, None)
         is_by_hand = self.deletes == "a person"
         self._end_term(place, claim, None, breaks=is_by_hand)
         if is_by_hand:
@@ -324,6 +325,10 @@ class Judge(PromiseJudge):
         is_acquired = new.get("token") != old.get("token") and {"expires_at", "owner"} <= {*new}
         if is_acquired and "closed" in old and old["token"]["S"] not in self.detached:
             self.fail(f"closed: {process.name} took {place}, which is closed")
+        if "closed" in new:
+            self._closed_since.setdefault(place, self._world.now)
+        else:
+            self._closed_since.pop(place, None)
         if "closed" in old and not new:
             self.fail(f"closed: {process.name} deleted {place}, which is closed")
         if "closed" in new and float(new.get("ttl", {"N": "inf"})["N"]) < YEAR_10000 - 10:

@@ -13,9 +13,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dev.simulation.handles import DRIFT, KNOWN_WITHIN, LONGEST_HANG, REPORTED_WITHIN, HandleJudge
+from dev.simulation.network import LATEST_READ
 
 if TYPE_CHECKING:
     from dev.simulation.claims import Place, Watch
+    from dev.simulation.network import Exchange
+    from dev.simulation.world import Process
 
 
 PERMITS = 2
@@ -85,6 +88,31 @@ class PromiseJudge(HandleJudge):
         what = f"{watch.process.name} holds one of {taken}"
         self._ask("I1 permits", len(taken) <= PERMITS, what)
 
+    def answered(self, exchange: Exchange) -> None:
+        """Note in addition that an answer has shown those who wait for a key that it is closed."""
+        super().answered(exchange)
+        kwargs = exchange.kwargs
+        place = kwargs.get("TableName", ""), tuple(v["S"] for v in kwargs.get("Key", {}).values())
+        # others read what may be a second old
+        is_fresh = exchange.operation == "UpdateItem" or kwargs.get("ConsistentRead")
+        shown = exchange.evaluated - (0.0 if is_fresh else LATEST_READ)
+        # without a Date a read is repeated
+        if exchange.fault is None and self._closed_since.get(place, math.inf) < shown:
+            for watch in self._waiters_for(exchange.thread.process, place):
+                # who was passed in line believes only a read that is consistent: others may be from before its join
+                is_told = is_fresh or not watch.options.get("fair")
+                if is_told and watch.is_own and watch.is_single and watch.since < watch.began:
+                    watch.closed_at = self._world.now
+                    self.asked["closed told"] += 1
+
+    def waits(self, process: Process, caller: int) -> None:
+        """Check in addition that whoever has been shown that its key is closed does not wait."""
+        super().waits(process, caller)
+        for watch in self._watches.get(process, ()):
+            is_told = watch.is_used and watch.closed_at >= watch.began
+            if is_told and watch.caller == (process, caller):
+                self.fail(f"closed: {process.name} waits for {watch.keys}, and it is closed")
+
     def stands(self, handle: Any) -> bool:
         """Return whether a handle believes in an acquisition whose claim is in its row."""
         return any(
@@ -131,9 +159,9 @@ class PromiseJudge(HandleJudge):
             stored = (self._world.tables.row(*term.place) or {}).get("data")
             what = f"{watch.process.name} got the payload {data!r} of {term.place}, not {stored}"
             self._ask("said data", data == (stored and json.loads(stored["S"])), what)
-            if term.abandoned_by is not None:
-                what = f"{watch.process.name} got {term.place} of {abandoned_by}, not {term.abandoned_by}"
-                self._ask("said abandoned", (abandoned_by or "") == term.abandoned_by, what)
+            name = term.abandoned_by
+            what = f"{watch.process.name} got {term.place} of {abandoned_by!r}, not {name!r}"
+            self._ask("said abandoned", (abandoned_by or "") == name, what)
 
     def reported(self, name: str, handle: Any) -> None:
         """Check a call of ``on_lost`` or ``on_danger``."""

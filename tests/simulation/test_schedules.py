@@ -192,7 +192,7 @@ CAUGHT_ANYWHERE = {
     "deletes-line": 6, "disown-any": 6, "force-keeps-version": 6, "guard-and-end-unguarded": 3, "free-unchecked": 29,
     "reentrant-inner": 13, "end-doubled": 0, "detach-believes": 6, "release-data-lost": 23, "ttl-of-lease": 5,
     "patience-halved": 6, "fork-inherits": 19, "leave-any": 3, "ensure-lazy": 41, "locked-inverted": 11, "exit-silent": 43,
-    "take-at-any-place": 108,
+    "take-at-any-place": 108, "closed-is-waited-for": 56, "given-is-abandoned": 6, "own-holder-unnamed": 180,
 }  # fmt: skip
 once = partial(size, kind="once")
 CAUGHT_IN = {

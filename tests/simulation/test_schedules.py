@@ -125,6 +125,7 @@ FOUND = {
     "lease that another thread's renewal ensures": 10000011833,
     "release that counts as made after its lease": 10000009645,
     "payload that a release writes into a row that is deleted": 8000101200,
+    "kept claim of a process that froze, and has had no Date since": 930135946,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

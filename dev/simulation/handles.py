@@ -349,9 +349,9 @@ class HandleJudge(Observer):
             for token in watch.last if is_released and not self._was_among_all(watch) else ():
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
-                is_left = (
-                    term is not None and term.since <= watch.since and token not in self.detached
-                )
+                # Since when one is held that nobody could watch is not known.
+                is_made = term is not None and term.since <= watch.since < math.inf
+                is_left = is_made and token not in self.detached
                 # or by a request of another thread, which is under way
                 is_left = is_left and not any(
                     each.evaluated == math.inf and names_claim(each, watch)

@@ -103,6 +103,7 @@ class Watch:
         began: True time at which its section began.
         since: True time at which it has begun to believe in that; infinity if the system refused threads then.
         until: True time until which it believes, as it said last.
+        is_in_doubt: Whether it has ceased to believe before that: a request that unlocks is under way, whose outcome decides.
         extended_at: True time at which that was found to be later than before.
         loss: Why it was lost, by the name of the cause; None if it was not.
         lost_at: True time by which the loss had come.
@@ -134,6 +135,7 @@ class Watch:
         self.loss: str | None = None
         self.losses = 0
         self.closed_at = -math.inf
+        self.is_in_doubt = False
         self.danger = (-math.inf, (0.0, 0.0))
 
     @property
@@ -174,8 +176,9 @@ class Watch:
                     until = self.process.true_time(self.process.clock() + left)
                     if until > self.until + 0.01:
                         self.extended_at = world.now
-                    self.until, self.loss = until, None
+                    self.until, self.loss, self.is_in_doubt = until, None, False
                 else:
+                    self.is_in_doubt |= bool(self.tokens) and world.now < self.until
                     self.tokens = ()
                     if self.last:
                         loss = handle.loss

@@ -188,9 +188,7 @@ class PromiseJudge(HandleJudge):
             is_once = watch.losses == 1 or len(own) > 1
             self._ask("I6 on_lost", is_once, f"{what} twice")
             if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
-                # While a write that unlocks is under way nobody believes, and the claim is renewed until it is applied.
-                terms = filter(None, map(self._last_term, watch.last))
-                late = now - max([watch.until, *(term.renewed[1] for term in terms)])
+                late = now - (watch.lost_at if watch.is_in_doubt else watch.until)
                 self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
             return
         over = watch.loss is not None and now - watch.lost_at > REPORTED_WITHIN and not is_late

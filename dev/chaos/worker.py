@@ -129,8 +129,10 @@ class Worker:
         chance, call = self.chance, {"locks": section.locks}
         if not self._call("read", section.read):
             return
+        # what is not renewed may be held past its end, and whoever believes on then is seen
+        pause = self.lease * (1 if section.options["auto_renew"] else 3)
         for _ in range(chance.randrange(1, 8)):
-            longest = self.lease if chance.random() < 1 / 24 else 0.04
+            longest = pause if chance.random() < 1 / 24 else 0.04
             time.sleep(chance.uniform(0, longest))
             if self.forks:
                 self.forks -= 1

@@ -2,13 +2,16 @@
 
 They are changes of lines, in ``broken.txt``: after a comment with the variant's name and what it does wrong, a function, the
 lines of it that go, and those that take their place. `broken` applies them by name. A change whose lines are not in the
-function, or not once, is an error: no variant loses its teeth by a change of the library. A table's request templates are
-built once, so a variant that changes them must be applied before the first use of the table.
+function, or not once, or that changes nothing is an error, and so is a block that is neither a variant nor the heading of a
+section: no variant loses its teeth, or is left out, unnoticed. A table's request templates are built once, so a variant that
+changes them must be applied before the first use of the table.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import textwrap
 from contextlib import contextmanager
 from functools import cache
@@ -26,9 +29,13 @@ if TYPE_CHECKING:
 
 
 def _variants(text: str) -> Iterator[tuple[str, str, Changes]]:
-    """Yield section, name and changes of each variant of a text."""
+    """Yield section, name and changes of each variant of a text, whose first block says what the others are.
+
+    Raises:
+        ValueError: If a block is neither a variant nor the heading of a section.
+    """
     section = place = ""
-    for block in text.split("\n\n"):
+    for block in text.split("\n\n")[1:]:
         comment, *lines = block.strip().splitlines()
         changes: Changes = {}
         for line in lines:
@@ -36,17 +43,21 @@ def _variants(text: str) -> Iterator[tuple[str, str, Changes]]:
                 changes[place].append(line)
             elif line[0] != "#":
                 place = line
-                changes[place] = []
-        if changes:
-            yield section, comment[2:].partition(":")[0], changes
-        elif comment.startswith("# --"):
+                changes.setdefault(place, [])
+        name = re.match("# ([a-z-]+): ", comment)
+        if name and changes:
+            yield section, name[1], changes
+        elif comment.startswith("# --") and not lines:
             section = comment.strip("# -")
+        else:
+            raise ValueError(f"neither a variant nor a section:\n{block}")
 
 
 _ALL = [*_variants(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))]
 
 BROKEN = {name: changes for _, name, changes in _ALL}
 """The changes of each variant, by its name."""
+assert len(BROKEN) == len(_ALL), "two variants of one name"
 
 OF_ONCE = {name for section, name, _ in _ALL if section == "once"}
 """Variants that undo a rule of `once`, which the trial does not call."""
@@ -100,8 +111,11 @@ def _codes(name: str) -> list[tuple[FunctionType, CodeType]]:
             new = _changed([line.rstrip() for line in lines], changes)
         except (LookupError, ValueError) as error:
             raise ValueError(f"{name}: {place}: {error}") from error
-        module = inspect.getsource(import_module(function.__module__)).splitlines()
+        text = inspect.getsource(import_module(function.__module__))
+        module = text.splitlines()
         module[first - 1 : first - 1 + len(lines)] = new
+        if ast.dump(ast.parse("\n".join(module))) == ast.dump(ast.parse(text)):
+            raise ValueError(f"{name}: {place}: changes nothing")
         # the whole module, so that the code has its lines, and around it what it refers to
         codes = [compile("\n".join(module), f"<{name}>", "exec")]
         for code in codes:

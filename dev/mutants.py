@@ -19,6 +19,7 @@ from typing import Any
 
 import libcst as cst
 from mutmut import __main__ as mutmut
+from mutmut.configuration import config
 from mutmut.mutation import file_mutation, mutators, trampoline
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -93,6 +94,14 @@ def _change(name: str, path: Path) -> str:
     return "\n".join([function, *(f"{each[0]} {each[1:].strip()}" for each in changed)])
 
 
+def _idle() -> list[str]:
+    """Return the patterns, those above and in pyproject.toml, that fit no module any more."""
+    files = [path.as_posix() for path in mutmut.walk_mutatable_files()]
+    modules = [file.removesuffix("py").replace("/", ".") for file in files]
+    names = dict.fromkeys(config().only_mutate, files) | dict.fromkeys(ALL, modules)
+    return [pattern for pattern, found in names.items() if not fnmatch.filter(found, pattern)]
+
+
 def _accepted() -> set[str]:
     """Return the changes in the file of accepted survivors: blocks of lines, each after the reason for it."""
     blocks = ACCEPTED.read_text(encoding="utf-8").split("\n\n")
@@ -108,6 +117,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, help="mutants at a time")
     parser.add_argument("only", nargs="*", default=ALL, help="patterns of mutants, in place of all")
     options = parser.parse_args()
+    if idle := _idle():
+        parser.error(f"no module fits {', '.join(idle)}")
     print(f"seed {options.seed}")
     _fit_mutmut()
     mutmut._run(options.only, options.jobs)

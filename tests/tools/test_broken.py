@@ -2,7 +2,7 @@
 
 import pytest
 
-from dev.broken import BROKEN, broken
+from dev.broken import BROKEN, _variants, broken
 from pynamodb_mutex._fair.waiting_line import dead_after
 
 DECIDE = "pynamodb_mutex._once.rows.OnceRequests.decide"
@@ -30,10 +30,17 @@ def test_each_variant_fits_the_library():
         (DECIDE, "if forces:", "0 times in it, not once:\nif forces:"),
         (DECIDE, "if not forces:", "2 times in it, not once:\nif not forces:"),
         (DECIDE + "d", "if not forces:", "'decided'"),
+        (DECIDE, "condition = ~layout.exists", "changes nothing"),
     ],
 )
 def test_change_that_does_not_fit_is_refused(monkeypatch, place, line, why):
-    monkeypatch.setitem(BROKEN, "made-up", {place: ["- " + line, "+ pass"]})
+    monkeypatch.setitem(BROKEN, "made-up", {place: [f"- {line}", f"+ {line}  # the same"]})
     with pytest.raises(ValueError) as caught, broken("made-up"):
         pass
     assert str(caught.value) == f"made-up: {place}: {why}"
+
+
+@pytest.mark.parametrize("block", ["# named: no change", "# no name\nplace\n- a\n+ b", "place"])
+def test_block_that_is_neither_a_variant_nor_a_section_is_refused(block):
+    with pytest.raises(ValueError, match="neither a variant nor a section"):
+        list(_variants(f"# the first\n\n{block}"))

@@ -40,9 +40,15 @@ class PromiseJudge(HandleJudge):
         for watch in self._in_use():
             self._check_in_time(watch)
             has_released = is_released and not self._was_among_all(watch)
-            if has_released and watch.began <= watch.since < math.inf:
-                what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
+            has_released = has_released and watch.began <= watch.since < math.inf
+            what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
+            if has_released:
                 self._ask("I6 error", watch.loss is None, what)
+            for token in self._broken_terms.keys() & {*watch.last} - self._left - self.detached:
+                # if nobody has had the lock since, the row shows that force broke the claim, and no release came first
+                term = self._broken_terms[token]
+                if (term.broken_at, "FORCED") in self._causes.get(term.place, [])[-1:]:
+                    self._ask("I6 hidden", not has_released, what)
         super().section_ends(is_released=is_released)
 
     def _note_belief(self, watch: Watch) -> None:

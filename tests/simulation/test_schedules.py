@@ -194,6 +194,8 @@ CAUGHT_ANYWHERE = {
     "reentrant-inner": 13, "end-doubled": 0, "detach-believes": 6, "release-data-lost": 23, "ttl-of-lease": 5,
     "patience-halved": 6, "fork-inherits": 19, "leave-any": 3, "ensure-lazy": 41, "locked-inverted": 11, "exit-silent": 43,
     "take-at-any-place": 108, "closed-is-waited-for": 56, "given-is-abandoned": 6, "own-holder-unnamed": 180,
+    "transaction-leaves-unlocked": 6, "group-from-last": 13, "guessed-not-applied": 6,
+    "older-refusal-believed": 180,
 }  # fmt: skip
 once = partial(size, kind="once")
 CAUGHT_IN = {
@@ -264,6 +266,8 @@ CAUGHT_IN = {
     "writes-reset": (size("row", 5, failed_after=0.4), 0),
     "one-permit-more": (size("semaphore", 5, threads=2), 0),
     "any-takes-late": (size("any one", 4, keys=2), 0),
+    "force-hidden": (size("by_force", 6, reset=0.3), 0),
+    "doubt-believed": (size("row", 4, lost_request=0.3, lost_answer=0.3), 0),
     **{name: (None, seed) for name, seed in CAUGHT_ANYWHERE.items()},
 }
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""

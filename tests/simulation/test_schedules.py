@@ -292,6 +292,14 @@ def test_broken_library_is_caught_within_few_schedules_and_as_it_is_has_no_viola
     assert play(caught, where).violation is None
 
 
+@pytest.mark.parametrize(("at_least", "status"), [(1, 0), (2, 1)])
+def test_command_fails_if_fewer_variants_are_caught(monkeypatch, capsys, at_least, status):
+    command = f"--seed 0 --schedules 1 --at-least {at_least} --teeth end-doubled take-at-any-place"
+    monkeypatch.setattr(sys, "argv", ["simulation", *command.split()])
+    assert main() == status
+    assert capsys.readouterr().out.endswith("-  not caught\n1 of 2 were caught\n")
+
+
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", sorted(CAUGHT_IN_A_SMALL_WORLD))
 def test_broken_library_is_caught_in_a_small_world_with_one_fault(name):

@@ -1,13 +1,13 @@
 """Checks a simulated world against the protocol's invariants at every step, and against what callers were promised.
 
 The judge sees each change of a row as DynamoDB makes it, with the request that makes it. Claims, fencing tokens and writes are
-judged by these alone. What the library says to its users is judged in `handles` and `promises`. Nothing that the library notes
-for itself decides.
+judged by these alone. What the library says to its users is judged in `handles`, `promises` and `signals`. Nothing that the
+library notes for itself decides.
 
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
 design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._fair.waiting_line`), "hold" for ``hold_at_least``,
-"closed" for a closed key, and "said" for what a handle says of its row. What must be true when a schedule has ended is checked in `schedule`.
+"closed" for a closed key, "said" for what a handle says of its row, and "signal" for signals. What must be true when a schedule has ended is checked in `schedule`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dev.simulation.claims import FAR, FORCED_MARK, Claim, parts_of, values_on
 from dev.simulation.handles import DRIFT, LATE_FOR
 from dev.simulation.network import HOST_SKEW
-from dev.simulation.promises import PromiseJudge
+from dev.simulation.signals import SignalJudge
 from dev.simulation.world import EPOCH
 from pynamodb_mutex._fair.waiting_line import address_of, id_of
 from pynamodb_mutex._lock.runtime.callers import caller
@@ -94,7 +94,7 @@ class Watched:
     is_enforced: bool = True
 
 
-class Judge(PromiseJudge):
+class Judge(SignalJudge):
     """Watches the tables and processes of a world, and reports violations to it.
 
     Args:

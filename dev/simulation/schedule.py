@@ -390,6 +390,7 @@ class Schedule:
                     judge.fail(f"{process.name} has {what} left: {kept}")
         for key in self._keys:
             judge.check_left((self._model.Meta.table_name, (key,)))
+        judge.check_signals()
         if isinstance(judge, OnceJudge):
             judge.check_end()
         # None is a write of unknown outcome, of which anything may be true. One without a lock, or to a
@@ -448,6 +449,7 @@ def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Pl
         installed(world),
         patch.object(Lock, "retention", retention),
         signals.once_called.connected_to(schedule.note_outcome),
+        schedule.judge.receiving(),
     ):
         try:
             schedule.play()

@@ -196,6 +196,12 @@ CAUGHT_ANYWHERE = {
     "take-at-any-place": 108, "closed-is-waited-for": 56, "given-is-abandoned": 6, "own-holder-unnamed": 180,
     "transaction-leaves-unlocked": 6, "group-from-last": 13, "guessed-not-applied": 6,
     "older-refusal-believed": 180,
+    "take-at-any-place": 108,
+    "acquired-twice": 3, "handed-over-unheard": 6, "lost-before-acquired": 18, "loss-is-released": 6, "won-back-unsaid": 18,
+    "group-lost-once": 6, "unlocked-unheard": 6, "failure-is-released": 6, "held-since-renewal": 3, "next-is-self": 6,
+    "next-unsaid": 6, "holder-of-another": 3, "contended-each-poll": 3, "contended-unheard": 15, "failure-unheard": 6,
+    "timeout-unheard": 3, "waited-since-boot": 3, "danger-twice": 2, "renewed-by-request": 3, "renewal-unheard": 3,
+    "signal-of-the-last": 2,
 }  # fmt: skip
 once = partial(size, kind="once")
 CAUGHT_IN = {

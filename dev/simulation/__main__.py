@@ -40,9 +40,7 @@ def main() -> int:
     add("--seconds", type=float, default=10.0, help="play for so long, if not so many")
     add("--size", type=_size, help="how much happens, as it is printed for a violation")
     add("--once", action="store_true", help="play schedules of once, in place of locks")
-    add(
-        "--calls", action="store_true", help="print how often each public call was made; 1 if never"
-    )
+    add("--calls", action="store_true", help="print how often each call and option ran; 1 if never")
     add("--trace", action="store_true", help="print all that happens in one schedule")
     add(
         "--explore",
@@ -147,7 +145,7 @@ def _play_many(
 
 
 def _count_calls(seed: int, schedules: int) -> int:
-    """Play schedules, every fourth one of `once`, and print the public calls; return 1 if one was never made."""
+    """Play schedules, every fourth one of `once`, and print the public calls and options; return 1 if one was never made or given."""
     counts = Counter[tuple[str, str]]()
     with counted(counts):
         for at in range(seed, seed + schedules):

@@ -99,7 +99,7 @@ class AnyLock:
         if how == "decorated":
             await _done(self._decorated(lock, in_task=in_task)(self._key()))
         elif how == "acquired":
-            if not await _done(self._using(lock, options).acquire()):
+            if not await _done(self._using(lock, options).acquire(**self._in_call(options))):
                 self._schedule.judge.timed_out()
             else:
                 try:
@@ -124,13 +124,14 @@ class AnyLock:
         semaphore: Any = AsyncSemaphore if in_task else Semaphore
         model = rng.choice((Account, Ledger, Slot))
         if in_task:
+            options["cancel_on_loss"] = self._schedule.chance.random() < 0.3
             locked, locked_all = partial(aio.locked, model), partial(aio.locked_all, model)
         else:
             locked, locked_all = model.locked, model.locked_all
         makers: tuple[Callable[..., Any], ...] = (
             partial(mutex.for_key, self._key(), model=Lock),
             partial(mutex.for_key, self._key(), range_key="a", model=Shard),
-            partial(mutex.for_row, Ledger, self._row(), lock_model=Lock),
+            partial(mutex.for_row, model, *self._row_key(model), lock_model=Lock),
             partial(mutex.for_keys, keys, model=Lock),
             partial(
                 mutex.any_of if in_task else rng.choice((Mutex, AnyOf)).any_of, keys, model=Lock
@@ -140,6 +141,12 @@ class AnyLock:
             partial(locked_all, [(row, "a") for row in rows] if model is Slot else rows),
         )
         return rng.choice(makers)(**options), options
+
+    def _in_call(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what a call of ``acquire`` is given, and put the timeout that this makes into the options."""
+        drawn = self._schedule.chance.choice((*[options["timeout"]] * 3, 0, 5.0))
+        is_own, options["timeout"] = drawn == options["timeout"], drawn
+        return {} if is_own else {"timeout": drawn} if drawn else {"blocking": False}
 
     def _row_key(self, model: type[Any]) -> tuple[str, ...]:
         return (self._row(), "a") if model is Slot else (self._row(),)
@@ -156,6 +163,7 @@ class AnyLock:
         if self._rng.random() < 0.5:
             on_locked: Any = self._rng.choice(("wait", "skip"))
             options = {"model": Lock, "timeout": 30.0, "on_locked": on_locked}
+            options |= self._schedule.chance.choice([{}] * 4 + [{"model": Shard, "range_key": "a"}])
             lock = pynamodb_mutex.synchronized("{key}", **options)
         return lock(work_as_task if in_task else work)
 
@@ -167,7 +175,8 @@ class AnyLock:
         kind, ticket, model = passes[place] if is_kept else passes.pop(place)
         if in_task:
             kind = AsyncRowLock if kind is RowLock else AsyncMutex
-        lock = await _done(kind.attach(ticket, model=model))
+        more = {"cancel_on_loss": True} if in_task else {}
+        lock = await _done(kind.attach(ticket, model=model, **more))
         taken[ticket] += 1
         if taken[ticket] > 1:
             self._schedule.judge.fail("I5: a ticket was good twice")
@@ -255,18 +264,19 @@ class AnyLock:
         if rng.random() < 0.5:
             self._write(row)
             return
-        row.refresh()
+        row.refresh(consistent_read=self._schedule.chance.random() < 0.5)
         if rng.random() < 0.1:
             with row.row_lock.transaction() as transaction:
-                transaction.delete(row)
+                transaction.delete(row, type(row).count == row.count)
             return
         number, model = self._number(), type(row)
+        condition = self._condition(row, number)
         with self._reporting(row.row_lock, number), row.row_lock.transaction() as transaction:
             if rng.random() < 0.5:
                 row.count, row.data = int(row.count) + 1, number
-                transaction.save(row)
+                transaction.save(row, condition)
             else:
-                transaction.update(row, [model.data.set(number), model.count.add(1)])
+                transaction.update(row, [model.data.set(number), model.count.add(1)], condition)
 
 
 _STEPS: tuple[Callable[[AnyLock, Any, float], Any], ...] = (

@@ -1,12 +1,14 @@
-"""Counts how often clients make each public call of the package: for `python -m dev.simulation --calls`.
+"""Counts how often clients make each public call of the package, and give each option: for `python -m dev.simulation --calls`.
 
 What is public is read from the package: the functions and classes that its modules export, and of each class the methods
-and properties that the package defines. A call that the package makes itself does not count.
+and properties that the package defines. A call that the package makes itself does not count. Options are those of all calls
+of a name: those of `for_key` are given to a mutex, a semaphore or a once.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import sys
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Call = tuple[str, str]
-    """The name of a public class, empty for a function, and that of its method, property or of the function."""
+    """The name of a public class, empty for a function, and that of its method, property or of the function.
+
+    Or the name of a call with parentheses, and that of its option.
+    """
 
 _SPECIAL = {
     "__enter__",
@@ -51,8 +56,12 @@ LEFT_OUT = {
     "bind": "for the library itself",
     "bound": "for the library itself",
     "reading": "for the library itself",
+    "encode": "of results, which are JSON here; tests/api/once",
+    "decode": "as encode",
+    "return_values_on_condition_failure": "PynamoDB's own; tests/api/rows",
+    "add_version_condition": "no row has a VersionAttribute; tests/api/rows",
 }
-"""Names of the calls that no schedule makes, each with its reason."""
+"""Names of the calls that no schedule makes and of options that none gives, each with its reason."""
 
 
 def exported() -> dict[str, Any]:
@@ -83,14 +92,19 @@ def _members(kind: type) -> Iterator[tuple[str, type, Any]]:
 
 
 def public_calls() -> list[Call]:
-    """Return all public calls that a schedule may make."""
-    calls: list[Call] = []
+    """Return all public calls that a schedule may make, and then the options that it may give."""
+    calls: dict[Call, Any] = {}
     for owner, value in exported().items():
-        if isinstance(value, type):
-            calls += [(owner, name) for name, _, _ in _members(value) if name not in LEFT_OUT]
-        else:
-            calls.append(("", owner))
-    return calls
+        members = _members(value) if isinstance(value, type) else [(owner, value, value)]
+        calls |= {(owner * isinstance(value, type), name): each for name, _, each in members}
+    options = [
+        (f"{name}()", each.name)
+        for (_, name), member in calls.items()
+        if name not in LEFT_OUT and not isinstance(member, property)
+        for each in inspect.signature(getattr(member, "__func__", member)).parameters.values()
+        if each.default is not each.empty
+    ]
+    return [each for each in dict.fromkeys([*calls, *options]) if each[1] not in LEFT_OUT]
 
 
 @cache
@@ -128,6 +142,9 @@ def counted(counts: Counter[Call]) -> Iterator[None]:
             if not sys._getframe(1).f_globals["__name__"].startswith("pynamodb_mutex"):
                 of = _owner(args[0], kinds) if owner is None else owner
                 counts[of, function.__name__] += 1
+                given = inspect.signature(function).bind(*args, **kwargs).arguments
+                name = f"{function.__name__}()"
+                counts.update((name, each) for each in given if given[each] is not None)
             return function(*args, **kwargs)
 
         return call
@@ -152,7 +169,7 @@ def counted(counts: Counter[Call]) -> Iterator[None]:
 
 
 def table(counts: Counter[Call]) -> str:
-    """Return how often each public call was made, one line for each class, and what is left out."""
+    """Return how often each public call was made, and each option given, a line for each class or call; and what is left out."""
     lines: dict[str, list[str]] = {}
     for owner, name in public_calls():
         lines.setdefault(owner or "functions", []).append(f"{name} {counts[owner, name]:,}")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.connection import Connection
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.exceptions import DoesNotExist, PynamoDBException
 from pynamodb.transactions import TransactWrite
 
 import pynamodb_mutex
@@ -110,7 +110,7 @@ class Client(AnyLock, OnceCalls):
                 if "lock_otherwise" in self._schedule.size.ways and self._rng.random() < 0.7:
                     await self._lock_in_any_way(in_task=True)
                     continue
-                options = self._options(in_task=True)
+                options = {**self._options(in_task=True), **self._in_row()}
                 options["fair"] = "lock_fair" in self._schedule.size.ways and self._fair
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 self._using(mutex, options)
@@ -145,6 +145,8 @@ class Client(AnyLock, OnceCalls):
                 self._schedule.judge.timed_out()
         except MutexClosedError:
             count("closed")
+        except DoesNotExist:
+            self._schedule.judge.was_missing()
         except PynamoDBException:
             count("failed")
         finally:
@@ -158,7 +160,7 @@ class Client(AnyLock, OnceCalls):
     @contextmanager
     def _locking(self, make: Callable[..., Any], name: Any, **more: Any) -> Iterator[Any]:
         """Lock something in a block, with random options and these."""
-        options = {**self._options(), **more}
+        options = {**self._options(), **self._in_row(is_one=make == Mutex.for_key), **more}
         with self._using(make(name, model=Lock, **options), options) as lock:
             yield lock
 
@@ -184,6 +186,15 @@ class Client(AnyLock, OnceCalls):
                 options[name] = partial(self._note_report, name)
         return options
 
+    def _in_row(self, *, is_one: bool = True) -> dict[str, Any]:
+        """Return some of the options about the row of a lock table; with `is_one` those for one key alone, too."""
+        chance = self._schedule.chance
+        drawn = {"owner": "somebody", "attributes": {"purpose": str(chance.random())}}
+        # where a release with data hands a lock over, that of the next holder is written
+        is_written = "lock_and_record" not in self._schedule.size.ways
+        drawn |= {"must_exist": is_one, "data": chance.random() if is_written else None}
+        return {name: value for name, value in drawn.items() if chance.random() < 0.15}
+
     def _note_report(self, name: str, handle: Any) -> None:
         self._schedule._count(name)
         self._schedule.judge.reported(name, handle)
@@ -197,7 +208,7 @@ class Client(AnyLock, OnceCalls):
             special = rng.choice(({}, {}, {"reentrant": True}, {"delete_on_release": True}))
             # where rows are deleted, fencing tokens may fall
             key = "deleted" if "delete_on_release" in special else self._key()
-            options = {**self._options(), **special}
+            options = {**self._options(), **self._in_row(is_one=key != "deleted"), **special}
             mutex = Mutex.for_key(key, model=Lock, **options)
             self._kept.append((mutex, options))
         with self._using(mutex, options):
@@ -262,7 +273,7 @@ class Client(AnyLock, OnceCalls):
             del options["fair"]
             mutex = self._rng.choice((Account, Ledger)).locked(self._row(), **options)
         self._using(mutex, options)
-        if not mutex.acquire(force=self._rng.random() < 0.7):
+        if not mutex.acquire(**self._in_call(options), force=self._rng.random() < 0.7):
             self._schedule.judge.timed_out()
         else:
             try:
@@ -283,6 +294,7 @@ class Client(AnyLock, OnceCalls):
         is_deleted = kind == "deleted"
         key = "deleted" if is_deleted else self._key()
         options |= {"delete_on_release": is_deleted, "fair": self._fair}
+        options |= self._in_row(is_one=not is_deleted)
         with self._using(Mutex.for_key(key, model=Lock, **options), options) as mutex:
             self._work(mutex, guarded=not is_deleted)
 
@@ -463,14 +475,20 @@ class Client(AnyLock, OnceCalls):
     def _write(self, row: Any) -> None:
         """Write a locked row, by save or update; sometimes the same request releases the lock."""
         number = self._number()
-        unlock = self._rng.random() < 0.3
+        condition, unlock = self._condition(row, number), self._rng.random() < 0.3
         with self._reporting(row.row_lock, number):
             if self._rng.random() < 0.5:
                 row.count, row.data = int(row.count) + 1, number
-                row.save(unlock=unlock)
+                row.save(condition, unlock=unlock)
             else:
                 model = type(row)
-                row.update([model.data.set(number), model.count.add(1)], unlock=unlock)
+                row.update([model.data.set(number), model.count.add(1)], condition, unlock=unlock)
+
+    def _condition(self, row: Any, number: str) -> Any:
+        """Return a condition of a write of a locked row: none, one that holds, or, seldom, one that never does."""
+        count = self._schedule.chance.choice([None] * 6 + [int(row.count)] * 3 + [-1])
+        self._schedule.judge.wanted[number] = count
+        return None if count is None else type(row).count == count
 
     def _number(self) -> str:
         """Return the number of a new write, by which the judge recognises it."""
@@ -491,8 +509,12 @@ class Client(AnyLock, OnceCalls):
         reported.update(dict.fromkeys(numbers))
         try:
             yield
-        except (MutexLostError, RowLockedError) as error:
-            reported.update(dict.fromkeys(numbers, error.applied))
+        except PynamoDBException as error:
+            # without the lock it may have been applied before, and only its repetition refused
+            is_refused = handle is not None and "ConditionalCheckFailed" in str(error.cause)
+            said = getattr(error, "applied", False if is_refused else None)
+            reported.update(dict.fromkeys(numbers, said))
+            self._schedule.judge.asked["I2 refused"] += is_refused
             raise
         reported.update(dict.fromkeys(numbers, True))
         self._schedule._count("written")

@@ -93,6 +93,8 @@ class HandleJudge(Observer):
         # acquisitions whose claim their own process has ended
         self._left: set[str] = set()
         self._hand_overs: Counter[Place] = Counter()
+        # which row an acquisition has found, and when, by its token
+        self._found: dict[str, tuple[Place, float, dict[str, Any]]] = {}
         # acquisitions of which an answer has shown that they were applied, and when
         self._shown: dict[str, float] = {}
         # tokens of those that somebody of the same process has handed over

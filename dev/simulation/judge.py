@@ -105,6 +105,7 @@ class Judge(SignalJudge):
         writes: Number of times that each write was applied, by the number that the write carries.
         unlocked: Numbers of writes without a lock, which the network may apply twice.
         forgotten: Numbers of writes to rows that were deleted later.
+        wanted: The count that a row must have for a write, by the number of that.
         deletes: Who deletes a row now, in place of a request of a process: "a person" or "the TTL"; None for nobody.
     """
 
@@ -147,6 +148,7 @@ class Judge(SignalJudge):
         self._astray: set[str] = set()
         self.writes: dict[str, int] = {}
         self.unlocked: set[str] = set()
+        self.wanted: dict[str, int | None] = {}
         self.deletes: str | None = None
         world.judge = self
         world.tables.watch = self._changed
@@ -164,6 +166,7 @@ class Judge(SignalJudge):
         exchange = self._world.network.applying
         assert exchange is not None
         process = exchange.thread.process
+        self._note_row(place, old, new)
         if watched.prefix is not None:
             before, after = Claim(old, watched.prefix), Claim(new, watched.prefix)
             term = self._terms.get(before.token or "")
@@ -657,6 +660,9 @@ class Judge(SignalJudge):
         is_taken = new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new
         if is_taken and number not in self._writers:
             return  # an acquisition that writes the payload, and no release that hands over or keeps
+        if (count := self.wanted.get(number)) is not None:
+            what = f"the write {number} of {place} was applied, against its condition"
+            self._ask("I2 condition", old.get("count") == {"N": str(count)}, what)
         self.writes[number] = self.writes.get(number, 0) + 1
         self._written.setdefault(place, set()).add(number)
         # without a lock, a request that met a fault may be applied again

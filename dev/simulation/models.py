@@ -28,6 +28,8 @@ class Lock(LockItem):
 
         table_name = "locks"
 
+    purpose = UnicodeAttribute(default="none")
+
 
 class Shard(LockItem):
     """A lock table with range keys: locks that differ in these alone have nothing to do with each other."""

@@ -1,6 +1,7 @@
 """Checks what calls of locks promise those who make them, and what handles say of their rows.
 
-An acquire keeps its timeout (I8), a semaphore its permits (I1); a block that is left without an error had its lock, and
+An acquire keeps its timeout, and makes no row that must exist (I8); it writes what its options give (I5). A semaphore keeps
+its permits (I1); a block that is left without an error had its lock, and
 ``on_lost`` and ``on_danger`` are called when they should be (I6). What ``ensure_held``, ``locked``, ``data`` and ``abandoned_by``
 promise is in their docstrings.
 """
@@ -59,6 +60,7 @@ class PromiseJudge(HandleJudge):
         self._check_in_time(watch)
         if is_new and not self._is_excused(watch.process):
             self._check_said(watch)
+            self._check_written(watch)
 
     def _check_in_time(self, watch: Watch) -> None:
         """Check that a call which acquires ended within its timeout: now, with a lock, or with the section."""
@@ -168,6 +170,33 @@ class PromiseJudge(HandleJudge):
             name = term.abandoned_by
             what = f"{watch.process.name} got {term.place} of {abandoned_by!r}, not {name!r}"
             self._ask("said abandoned", (abandoned_by or "") == name, what)
+
+    def _note_row(self, place: Place, old: dict[str, Any], new: dict[str, Any]) -> None:
+        """Note when an acquisition has found which row of the lock table."""
+        if place[0] == "locks" and "token" in new and new["token"] != old.get("token"):
+            self._found[new["token"]["S"]] = place, self._world.now, old
+
+    def _check_written(self, watch: Watch) -> None:
+        """Check that an acquisition has made no row that must exist, and has written what its options give."""
+        for token in sorted(self._found.keys() & self._terms.keys() & {*watch.tokens}):
+            (place, _, found), given = self._found[token], watch.options
+            row, what = self._world.tables.row(*place) or {}, f"{watch.process.name} has {place}"
+            if given.get("must_exist"):
+                self._ask("I8 must exist", bool(found), f"{what}, and made its row")
+            # a new row has the default
+            purpose = found.get("purpose", {"S": "none"})["S"]
+            wanted = {"purpose": purpose, **given.get("attributes", {}), "data": given.get("data")}
+            for name, value in sorted(wanted.items() - {("data", None)}):
+                self._ask(f"I5 {name}", row.get(name) == {"S": str(value)}, f"{what}: its {name}")
+
+    def was_missing(self) -> None:
+        """Check that a row which the running thread or task was told is missing was so during its call."""
+        for watch in self._in_use():
+            if watch.options.get("must_exist") and watch.since < watch.began:
+                place, since = ("locks", watch.keys), watch.began - LATEST_READ
+                made = [at for each, at, old in self._found.values() if each == place and not old]
+                is_true = not self._world.tables.row(*place) or max(made) >= since
+                self._ask("I8 missing", is_true, f"{watch.process.name} found no {place}")
 
     def reported(self, name: str, handle: Any) -> None:
         """Check a call of ``on_lost`` or ``on_danger``."""

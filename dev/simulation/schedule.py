@@ -24,7 +24,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from dev.simulation.client import GAPS, WAYS, Client
 from dev.simulation.judge import Judge, Watched, line_of
-from dev.simulation.models import ROWS, Lock, create_tables
+from dev.simulation.models import ROWS, Lock, Shard, create_tables
 from dev.simulation.network import Faults, Network
 from dev.simulation.once import ONCE_WAYS, PREFIX, Receipt
 from dev.simulation.once_judge import OnceJudge
@@ -151,6 +151,8 @@ class Schedule:
         self.world = World(seed, keep_trace=keep_trace)
         Network(self.world)
         self._rng = self.world.rng
+        # for options and conditions: a generator of its own, so that they change nothing else by being drawn
+        self.chance = random.Random(f"{seed} options")
         create_tables(self.world.tables)
         # Drawn from a generator of its own. So a seed plays the same schedule whether its size is drawn here or handed
         # in, as when a violation is played again with the size that was printed for it.
@@ -277,9 +279,10 @@ class Schedule:
     def _close(self, process: Process) -> None:
         """Close a key, and open it some time later."""
         key = self._rng.choice([*self._keys, "deleted"])
+        model, part = self.chance.choice([(self._model, None)] * 4 + [(Shard, "a")])
         for seconds, call in (
-            (0.0, partial(self._model.close, key, "closed by a schedule")),
-            (self._rng.random() * 30, partial(self._model.open, key)),
+            (0.0, partial(model.close, key, "closed by a schedule", part)),
+            (self._rng.random() * 30, partial(model.open, key, part)),
         ):
             operator = partial(process.start_thread, "operator", partial(_quietly, call))
             self.world.after(seconds, operator)

@@ -201,6 +201,9 @@ CAUGHT_ANYWHERE = {
     "next-unsaid": 6, "holder-of-another": 3, "contended-each-poll": 3, "contended-unheard": 15, "failure-unheard": 6,
     "timeout-unheard": 3, "waited-since-boot": 3, "danger-twice": 2, "renewed-by-request": 3, "renewal-unheard": 3,
     "signal-of-the-last": 2,
+    "must-exist-forgotten": 13, "free-is-missing": 3, "defaults-reset": 3, "given-as-default": 3,
+    "given-not-handed-over": 6, "condition-for-guard": 14, "own-write-refused": 9, "refused-is-lost": 14,
+    "refusal-swallowed": 10,
 }  # fmt: skip
 once = partial(size, kind="once")
 CAUGHT_IN = {

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from dev.faultproxy import kind_of
 from dev.simulation.claims import FAR, FORCED_MARK, Term, Watch, names_claim, values_on
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
@@ -209,9 +210,7 @@ class HandleJudge(Observer):
             until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
             process = exchange.thread.process
             term = Term(place, process, new.owner, since, 0.0, watched)
-            # Whoever hands it over, attaches it or breaks it names the version of the claim before; whoever finds that
-            # one dead does not.
-            is_given = {old.token, old.version} <= values_on(exchange, place)
+            is_given = kind_of(exchange.operation, exchange.kwargs) in {"hand_over", "attach"}
             if old.end is not None and not is_given:
                 term.abandoned_by = old.owner
             self._terms[token] = term

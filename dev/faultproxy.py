@@ -74,8 +74,9 @@ class Seen:
         op: Name of the operation in DynamoDB.
         body: Body of the request.
         kind: Name in the lock protocol: acquire, renew, release, keep, hand_over, attach, save_data, force, disown,
-            join or leave, also if the claim is in a user's row; update for a user's own write to its row, guarded or
-            on condition that nobody holds it; otherwise the name of the operation.
+            join, leave, mark or unmark, also if the claim is in a user's row; update for a user's own write to its row,
+            guarded or on condition that nobody holds it; otherwise the name of the operation. A reader that begins a
+            claim acquires it, the last one releases it, and those between join and leave it.
         applied: Whether the engine applied the request.
         status: Status of the engine's answer; None if the request was not forwarded.
         fault: Name of the fault that the request met; None if it met none.
@@ -116,7 +117,7 @@ def _changed(section: str, body: Body) -> set[str]:
     return {names[name] for name in re.findall(r"#\w+", found[1])}
 
 
-def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
+def kind_of(op: str, body: Body) -> str:  # noqa: C901, PLR0911 - one for each kind
     """Return the name of a request in the lock protocol; for other requests, the name of the operation.
 
     Args:
@@ -130,6 +131,13 @@ def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
     # a request that takes the lock may remove its own entry from the line, and is no "leave"
     if {"waiting"} in (sets, removes) and not sets & {"token", "expires_at"}:
         return "join" if "waiting" in sets else "leave"
+    if "wanted_by" in sets | removes and "token" not in sets:
+        return "mark" if sets else "unmark"
+    if "shared_by" in removes and not sets:
+        return "leave"
+    # of a reader's entry, which a renewal finds in the map
+    if "shared_by" in condition and "expires_at" in sets and "attribute_not_exists" in condition:
+        return "join"
     # Acquire, hand_over and attach set it: the writes by which a claim gets another holder. Only acquire may create the
     # row or find it free; only attach requires an end that has not passed.
     if "abandoned_by" in sets:

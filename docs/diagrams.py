@@ -318,6 +318,7 @@ def which_lock() -> Drawing:
         ("Does the work need several resources", "at the same time?", "several\nlocks"),
         ("Is there a pool of resources,", "and will any of them do?", "any of"),
         ("May several holders work at once,", "up to a limit?", "semaphore"),
+        ("May many read at the same time,", "while nobody writes?", "shared\nlock"),
         ("Is the resource one row", "of a PynamoDB model?", "row lock"),
     )
     left, width, answers, step, top = 8, 284, 332, 72, 14

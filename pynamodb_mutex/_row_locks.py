@@ -169,7 +169,7 @@ class RowLocks(LockGroup, Generic[M]):
             msg = f"rows can be locked but once at a time: {shown_all(sorted(twice))}"
             raise ValueError(msg)
         for lock in locks:
-            lock._options.check_unfair()
+            lock._options.check_several()
         super().__init__(locks)
 
     def __enter__(self) -> LockedRows[M]:
@@ -321,9 +321,10 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
         ValueError: For a value that `Mutex.for_key` would refuse.
     """
     name = row_name(model, raw_key)
-    if options.get("hold_at_least") is not None:
-        msg = f"hold_at_least is for the locks of keys, not for that of {shown(name)}: a write of the row may release it"
-        raise TypeError(msg)
+    for option in ("hold_at_least", "shared"):
+        if options.get(option):
+            msg = f"{option} is for the locks of keys, not for that of {shown(name)}: a write of the row may release it"
+            raise TypeError(msg)
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
         return Mutex.for_key(name, model=lock_model, **options)._options

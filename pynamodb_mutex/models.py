@@ -17,6 +17,7 @@ from pynamodb.attributes import (
     Attribute,
     JSONAttribute,
     ListAttribute,
+    MapAttribute,
     NumberAttribute,
     TTLAttribute,
     UnicodeAttribute,
@@ -26,6 +27,7 @@ from pynamodb.models import Model
 
 from pynamodb_mutex._lock.dynamodb.connection import CONNECT_TIMEOUT, POOL_CONNECTIONS, READ_TIMEOUT
 from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
+from pynamodb_mutex._lock.dynamodb.layout import OF_TABLES
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection, range_key_name
 from pynamodb_mutex._lock.operations.options import check_reason, check_retention
 from pynamodb_mutex._lock.operations.retry import learn_time
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pynamodb_mutex._lock.protocol.claim import Claim
 
 M = TypeVar("M", bound=Model)
 
@@ -100,7 +103,7 @@ class LockItem(Model):
         key (str): The hash key, 1 to 2048 bytes of UTF-8.
         version (int): The fencing token; grows each time the lock changes hands.
         token (str): Random id of the last acquisition; stays when the lock is released.
-        owner (str | None): A label for people; None when free.
+        owner (str | None): A label for people; None when free. ``shared:`` and the first one's, if readers share the lock.
         lease (float | None): Seconds until the claim expires unless renewed; None when free.
         expires_at (float | None): End of the claim, in seconds of DynamoDB's time since the epoch; None when
             free.
@@ -115,6 +118,10 @@ class LockItem(Model):
             ends.
         closed (str | None): Why nobody can acquire the lock: see `close`; None if it is open.
         kept_until (float | None): The ``ttl`` that the row of a closed lock keeps, whoever writes it.
+        shared_by (Any): The entries of those who share the lock: see `readers`.
+        wanted_until (float | None): Until when a writer that waits holds new readers back, in seconds of DynamoDB's
+            time since the epoch.
+        wanted_by (str | None): Label of that writer.
     """
 
     class Meta(metaclass=_DefaultMeta):
@@ -142,6 +149,9 @@ class LockItem(Model):
     free_since = NumberAttribute(null=True)
     closed = UnicodeAttribute(null=True)
     kept_until = NumberAttribute(null=True)
+    shared_by: Any = MapAttribute(null=True)  # type: ignore[no-untyped-call]  # PynamoDB's
+    wanted_until = NumberAttribute(null=True)
+    wanted_by = UnicodeAttribute(null=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the subclass a connection of its own, and its Meta the defaults.
@@ -154,7 +164,7 @@ class LockItem(Model):
         # PynamoDB would use the parent's connection where the tables have the same name, even in different regions
         forget_connection(cls)
         check_retention(cls.retention)
-        for name in ("waiting", "free_since", "closed", "kept_until"):
+        for name in (*OF_TABLES, "kept_until"):
             kind = type(LockItem.get_attributes()[name])
             # A subclass may have an extra attribute under a name that locks use since then. It would silently become
             # the lock's.
@@ -231,7 +241,7 @@ class LockItem(Model):
 
         From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the
         holder's. Not guaranteed: that the holder stops. It learns of the loss from its next request; one in this
-        process learns it at once.
+        process, unless it shares the lock, learns it at once. All who share it lose it.
 
         A row with impossible lock attributes, which no mutex acquires, is repaired if it has not changed
         since it was read: the lock is then free, and its fencing token is above the old one, if that was a
@@ -326,7 +336,8 @@ class LockItem(Model):
         Raises:
             pynamodb.exceptions.GetError: If DynamoDB's time is not known and that read fails.
         """
-        if self.expires_at is None:
+        ends = self._ends
+        if ends is None:
             return 0.0
         process = current_process()
         store = process.store(type(self))
@@ -339,7 +350,7 @@ class LockItem(Model):
         if bounds is None:
             # no end can be compared with a time: a waiter would watch the claim for a whole lease from now on
             return float(self.lease or 0.0)
-        return max(0.0, bounds.passes(self.expires_at) - now)
+        return max(0.0, bounds.passes(ends) - now)
 
     @property
     def since(self) -> datetime | None:
@@ -362,9 +373,28 @@ class LockItem(Model):
         return [label_of(str(entry)) for entry in self.waiting or ()]
 
     @property
+    def readers(self) -> list[tuple[str, datetime | None]]:
+        """Label of each of those who share the lock, cut off after 64 bytes, and the end of its share in DynamoDB's time (UTC).
+
+        One that died is listed until the last one has left, or a writer takes the lock over.
+        """
+        from pynamodb_mutex._shared.readers import label_of  # noqa: PLC0415 - seldom needed
+
+        readers = None if self.shared_by is None else self._claim.readers
+        return [(label_of(name), date_of(end)) for name, end in (readers or {}).items()]
+
+    @property
     def expires(self) -> datetime | None:
         """End of the claim, in DynamoDB's time (UTC); None without a claim, or if its end is not a date."""
-        return date_of(self.expires_at)
+        return date_of(self._ends)
+
+    @property
+    def _ends(self) -> float | None:
+        return self.expires_at if self.shared_by is None else self._claim.ends
+
+    @property
+    def _claim(self) -> Claim:
+        return current_process().store(type(self)).layout.claim(self.serialize(null_check=False))
 
 
 lock_models.add(LockItem)

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         must_exist: bool
         delete_on_release: bool
         reentrant: bool
+        shared: bool
         hold_at_least: float | timedelta | None
 
     class Options(CommonOptions, total=False):
@@ -81,15 +82,13 @@ if TYPE_CHECKING:
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
     """A lock on one key, held by at most one thread or task at a time, in whichever process.
 
-    Use it like `threading.Lock`, as a context manager, or as a decorator.
+    Use it like `threading.Lock`, as a context manager, or as a decorator. With ``shared=True`` several hold it together.
 
     Threads may share a mutex. A thread that has called `acquire`, or entered ``with``, sees its own latest attempt alone:
-    if that was refused, the lock is not held for it, and `release` raises. One that never has, such as a helper of the
-    holder, sees the latest acquisition.
+    if that was refused, the lock is not held for it, and `release` raises. Any other thread sees the latest acquisition.
 
-    Not guaranteed: that what the holder does outside DynamoDB ends before its lease does, because a
-    process can be paused between any two of its steps. Writes by `transaction` and `save_data` are safe
-    from that, and so is a resource that compares `fencing_token`.
+    Not guaranteed: that what the holder does outside DynamoDB ends before its lease does, because a process can be paused
+    at any time. `transaction`, `save_data`, and a resource that compares `fencing_token` are safe from that.
     """
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
@@ -123,10 +122,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
     @property
     def position(self) -> int | None:
-        """Number of waiters in line before the latest call of `acquire`, as the last answer showed it.
-
-        None if that call is not in line. Always None without ``fair=True``. Sends no request.
-        """
+        """Number of waiters in line before the latest `acquire`, as of its last answer; None if in no line. Sends no request."""
         return None if self._in_line is None else self._in_line.position
 
     @classmethod
@@ -158,10 +154,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 years; 30 by default. The lock of a dead holder is free after about this time.
             auto_renew (bool): Renew the lock in the background, each time a third of the lease has passed.
             max_hold (float | None): Seconds after which these renewals end, in case the holder hangs; None for never.
-            on_danger (Callable | None): Called with the mutex, on a thread of its own, when less than a third of the
-                lease is left, and renewal has not helped, or there is none; not before half of the lease has passed.
-                Once, and again after a renewal that was applied. Not guaranteed: that it comes before the loss if the
-                process stands still meanwhile.
+            on_danger (Callable | None): Called with the mutex, on a thread of its own, when less than a third of the lease
+                is left, and renewal has not helped, or there is none; not before half of the lease has passed. Once, and
+                again after a renewal that was applied. Not guaranteed: that it precedes the loss if the process stands still.
             on_lost (Callable | None): Called with the mutex, on a thread of its own, when the lock is lost.
 
         The row:
@@ -181,14 +176,18 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 also if it is released sooner: such a release keeps the claim in the row, held by nobody, until then.
                 With ``delete_on_release`` the TTL deletes the row then. Not guaranteed: anything if the holder dies or its
                 release meets no answer: the lock is free after its lease then.
+            shared (bool): Up to 100 that set this, *readers*, hold the key together; who does not, a *writer*, holds it
+                alone. A waiting writer holds new readers back until the longest one has left. Readers have one fencing
+                token, which orders writers only, and write nothing under the lock. Not with other special kinds, ``fair``,
+                ``data``, ``attributes`` or ``delete_on_release``. Not guaranteed: that copies of a process exclude a writer.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
                 without a range key where the model has one without a default.
-            TypeError: For an option of a wrong type, or data that is not JSON; for an attribute that the model does not
-                have, or a value that it cannot have; for ``must_exist`` with ``delete_on_release``.
-            ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under
-                0.5 s; for NaN or infinity in the data, or data over 400 KB.
+            TypeError: For an option of a wrong type, or that another one excludes; for data that is not JSON; for an
+                attribute that the model does not have, or a value that it cannot have.
+            ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under 0.5 s; for NaN
+                or infinity in the data, or data over 400 KB.
         """
         cls._called("for_key", options)
         if not (isinstance(model, type) and issubclass(model, LockItem)):
@@ -214,10 +213,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         lock_model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> Mutex:
-        """Return a mutex in the lock table that is named after a row. Sends no request.
+        """Return a mutex in the lock table that is named after a row, which need not exist. Sends no request.
 
-        The row need not exist. If the model has this ``lock_model``, it is the same lock as that of
-        `RowLockMixin.locked`; for any other model it is a different lock.
+        It is the lock of `RowLockMixin.locked` if the model has this ``lock_model``; otherwise it is another one.
 
         Args:
             model: The row's model; any PynamoDB model.
@@ -244,24 +242,23 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """Return the locks of several keys, to be acquired together: all or none. Sends no request.
 
         Args:
-            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them, such as one in another lock
-                table of the region, keeps its own options.
+            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them, such as one in another lock table of the
+                region, keeps its own options.
             model: The lock table of the keys that are strings.
-            **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called
-                once, with the mutex whose lock was lost first, which may be a Mutex among the keys; and
-                ``on_danger`` once, with one of them.
+            **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called once, with the
+                mutex, also one among the keys, whose lock was lost first; ``on_danger`` once, with one of them.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
             TypeError: If the keys are a single string, or not iterable; for a mutex on any of several keys, such as a
-                semaphore; or for an option of a wrong type.
-            ValueError: For no key, more than 100, a key that is repeated with different options, or
-                tables in different regions or at different hosts; and as `for_key`.
+                semaphore, or one that is fair or shared; and as `for_key`.
+            ValueError: For no key, more than 100, a key that is repeated with different options, or tables in different
+                regions or at different hosts; and as `for_key`.
         """
         cls._called("for_keys", options)
         locks = members("for_keys", keys, partial(Mutex.for_key, model=model, **options))
         for mutex in locks:
-            mutex._options.check_unfair()
+            mutex._options.check_several()
         # the group's own options: only timeout and poll are used, so any key serves
         return made(MutexGroup, locks, Mutex.for_key("keys", model=model, **options)._options)
 
@@ -271,29 +268,27 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     ) -> Mutex:
         """Continue to hold a lock that another process detached. The mutex is held when this returns.
 
-        One conditional write gives the lock a new token and a new fencing token, so that DynamoDB refuses each guarded
-        write, renewal and release that the previous holder still sends. The first ``with`` uses this acquisition and
-        releases it at its end.
-
-        Not guaranteed: that the previous holder's work outside DynamoDB has ended. Compare fencing tokens.
+        The lock gets a new fencing token, and DynamoDB refuses each guarded write, renewal and release that the previous
+        holder still sends. Not guaranteed: that its work outside DynamoDB has ended; compare fencing tokens. The first
+        ``with`` uses this acquisition and releases it at its end.
 
         Args:
             ticket: What `detach` returned. It is good once.
             model: The lock table.
-            **options: Those of `for_key`, for this holder. The default lease is that of the detached mutex.
-                ``timeout`` limits how long failed requests are retried, to one lease at most.
+            **options: Those of `for_key`, for this holder. The default lease is that of the detached mutex. ``timeout``
+                limits how long failed requests are retried, to one lease at most.
 
         Raises:
             InvalidTicketError: If it is not a ticket, or one for another table or region.
-            MutexLostError: If the ticket was used or has expired, or the lock was broken or acquired by
-                another holder since; ``loss`` says which.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached. The
-                ticket may then be used up.
-            pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
+            MutexLostError: If the ticket was used or has expired, or the lock was broken or acquired since: see ``loss``.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached: the ticket may be used
+                up. GetError if that happens to the read before it: the ticket is still good.
         """
         from pynamodb_mutex._attach.ticket import parse_ticket  # noqa: PLC0415 - seldom needed
 
         cls._called("attach", options)
+        if options.get("shared"):
+            raise TypeError("a ticket is for a lock that is held alone: leave out shared=True")
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
         execute(current_process(), mutex._attaching(read, blocks=True))
@@ -315,16 +310,14 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """Return a mutex on whichever of several keys is free first, not yet held. Sends no request.
 
         Args:
-            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them, such as one with a range key, keeps its own
-                options. All are in one lock table.
+            keys: 1 to 100 keys of one lock table; a repeated key counts once. A Mutex among them keeps its own options.
             model: The lock table of the keys that are strings.
             **options: Those of `for_key`. ``timeout``, ``poll`` and ``reentrant`` are this object's; with ``reentrant``, only
                 this object can acquire its key again. ``on_lost`` and ``on_danger`` are called whichever key it gets.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: If the keys are a single string, or not iterable; or for a mutex on any of several keys, such as a
-                semaphore.
+            TypeError: As `for_keys`.
             ValueError: For no key, more than 100, a key that is repeated with different options, or keys in different tables.
         """
         cls._called("any_of", options)
@@ -351,37 +344,39 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         Args:
             blocking: Wait for the lock; otherwise try once.
             timeout: Seconds to wait, -1 for ever; None for the mutex's own timeout.
-            force: Take the place of the holder, also of one that lives: its claim is broken by the write that acquires the
-                lock, and it learns the loss, with the cause FORCED, at its next request. Only the claim is broken that
-                this call found first; if yet another holder was faster, this waits for that one. Not guaranteed: that the
-                displaced holder's work outside DynamoDB has ended.
+            force: Take the place of the holder, also of one that lives, or of all readers: the acquiring write breaks the
+                claim that this call found first, and who held it learns the loss, with the cause FORCED, at the next
+                request. If yet another was faster, this waits for that one. Not guaranteed: that the work of who was
+                displaced has ended outside DynamoDB.
 
         Returns:
             Whether the lock was acquired. False only if DynamoDB said that another holder has it.
 
         Raises:
-            MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not
-                reentrant. Without a timeout, also if the wait would never end: because the thread holds
-                the lock, which is renewed without end, by another mutex, or because it would block the event
-                loop of a task that so holds the lock, or is before it in line. (With a timeout, the latter
-                emits a RuntimeWarning.)
+            MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not reentrant; or if it
+                shares the lock and asks for it alone, or the other way round. Without a timeout, also if the wait would
+                never end: it holds the lock, which is renewed without end, by another mutex, or would block the event loop
+                of a task that does, or that is before it in line (with a timeout, the latter is a RuntimeWarning).
             MutexClosedError: If the key is closed, also with ``force``: see `LockItem.close <pynamodb_mutex.LockItem.close>`.
-            TypeError: For ``force`` with a lock on any of several keys, such as a semaphore.
+            MutexError: If the lock is shared, and DynamoDB's answers have no ``Date``.
+            TypeError: For ``force`` with a shared lock, or one on any of several keys, such as a semaphore.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.DoesNotExist: With ``must_exist``, if there is no row.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed, answered
-                later than the lease allows, or was unreachable until the timeout, or for 10 s at an endpoint that has
-                never answered this process.
-            pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed, answered later than
+                the lease allows, or was unreachable until the timeout, or for 10 s at an endpoint that has never answered
+                this process. GetError for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout, force)
+
+    _contends: type[Contender] = Contender
+    """The class of its contenders."""
 
     def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options
         store = process.store(options.model)
-        contender = Contender(process, store, options, who, lock=self, blocks=blocks)
+        contender = self._contends(process, store, options, who, lock=self, blocks=blocks)
         # True does not call anybody
         if options.fair and options.fair is not True:
             from pynamodb_mutex._fair.listener import call_first  # noqa: PLC0415 - seldom needed
@@ -390,13 +385,19 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return contender
 
     def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
-        contender = self._contender(who, blocks=blocks)
-        if not self._options.fair:
-            return Acquisition(contender, timeout)
-        from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
+        if self._options.shared:
+            from pynamodb_mutex._shared import acquire  # noqa: PLC0415 - as above
 
-        self._in_line = FairAcquisition(contender, timeout)
-        return self._in_line
+            self._contends = acquire.SharedContender
+            return acquire.SharedAcquisition(self._contender(who, blocks=blocks), timeout)
+        contender = self._contender(who, blocks=blocks)
+        attempt = Acquisition(contender, timeout)
+        if self._options.fair:
+            from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
+
+            attempt = self._in_line = FairAcquisition(contender, timeout)
+        attempt.on_readers = _meet_readers
+        return attempt
 
     def _reentered(self, attempt: Acquisition, me: Caller) -> HeldClaim | None:
         mine = self._attempts.get(me)
@@ -466,35 +467,31 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return Attachment(self._contender(who, blocks=blocks), ticket).acquire(note)
 
     def detach(self, lease: float | timedelta | None = None) -> str:
-        """End the acquisition here; return a ticket with which another process continues to hold the lock.
+        """End the acquisition here; return a ticket, compact ASCII JSON, for one `attach` elsewhere.
 
-        Until `attach`, nobody holds the lock and nobody else can acquire it. It is renewed once more, to the time for
-        which the ticket is good, and then expires with the ticket. Waits for a guarded write that is being sent. If the
-        lock would have expired later than the ticket, a second request moves its end; it is sent once, and if it fails
-        the key stays locked until that later time.
-
-        Not guaranteed: that anybody attaches. If the ticket gets lost, the key stays locked until the ticket
-        expires. Anyone who has the ticket and may write to the table can use it.
+        Until `attach`, nobody holds the lock and nobody else can acquire it. It is renewed once more, and then expires with
+        the ticket. Waits for a guarded write that is being sent. If the lock would have expired later than the ticket, a
+        second request moves its end; it is sent once, and if it fails the key stays locked until that later time. Anyone who
+        has the ticket and may write to the table can use it. Not guaranteed: that anybody does; then the key is locked until it expires.
 
         Args:
             lease: Seconds from now for which the ticket is good; the mutex's lease by default.
-
-        Returns:
-            Compact ASCII JSON, good for one `attach`.
 
         Raises:
             MutexLostError: If the lock is lost.
             MutexNotHeldError: If it is not held here, or a write of unknown outcome may have released it.
             MutexAlreadyHeldError: If this thread or task has acquired a reentrant lock more than once.
             MutexError: If it was acquired together with other locks.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s. The lock is held
-                as before.
+            TypeError: If it is shared.
+            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s. The lock is held as before.
         """
         return execute(current_process(), self._detaching(lease))
 
     def _detaching(self, lease: float | timedelta | None) -> Operation[str]:
         if lease is not None:
             lease = check_lease(lease)
+        if self._options.shared:
+            raise TypeError("a shared lock cannot be detached: others hold the same claim")
         from pynamodb_mutex._attach.attach import detach  # noqa: PLC0415 - seldom needed
 
         return detach(self._current("detach"), lease, self._raw_key)
@@ -502,8 +499,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def release(self, *, data: Any = None) -> None:
         """Release the lock.
 
-        In a signal handler or finaliser that interrupted a step of this library on the same thread, the
-        lock is released right after that step, and errors are logged.
+        In a signal handler or finaliser that interrupted a step of this library on the same thread, the lock is released
+        right after that step, and errors are logged.
 
         Args:
             data: JSON payload, written by the same request; None leaves the stored one. If the lock is handed over to a thread
@@ -511,14 +508,14 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
         Raises:
             MutexLostError: If it had been lost. The payload is not written then.
-            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by
-                the parent of this forked process.
+            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by the parent
+                of this forked process.
             MutexAlreadyHeldError: For data, if this thread or task has acquired a reentrant lock more than once.
-            MutexError: For data with ``delete_on_release``.
+            MutexError: For data with ``delete_on_release`` or ``shared``.
             TypeError: For data that is not JSON, or with the lock of a row that has no ``lock_model``.
             ValueError: For NaN or infinity in the data, or if it is over 400 KB.
-            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
-                its lease. UpdateError or, with ``delete_on_release``, DeleteError.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with its lease.
+                UpdateError or, with ``delete_on_release``, DeleteError.
         """
         held = self._current("release")
         serialized = None if data is None else self._payload("release", data)
@@ -536,11 +533,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether data was written.
             MutexNotHeldError: If it is not held here.
-            MutexError: For data with ``delete_on_release``.
+            MutexError: For data with ``delete_on_release`` or ``shared``.
             TypeError: For data that is not JSON, or with the lock of a row that has no ``lock_model``.
             ValueError: For NaN or infinity in the data, or if it is over 400 KB.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached until the lease ends. It is unknown then
-                whether data was written.
+            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached until the lease ends; data may have been written.
         """
         execute(current_process(), self._renewing(lease, data))
 
@@ -571,11 +567,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the payload was written.
             MutexNotHeldError: If it is not held here.
-            MutexError: With ``delete_on_release``, because nothing can be guarded then.
+            MutexError: With ``delete_on_release`` or ``shared``, because nothing can be guarded then.
             TypeError: If the payload is not JSON.
             ValueError: For NaN or infinity in it, or if it is over 400 KB.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it cannot be reached: then it is
-                unknown whether the payload was written.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or cannot be reached: it may have been written.
         """
         execute(current_process(), self._saving_data(data))
 
@@ -591,22 +586,18 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def transaction(self) -> TransactWrite:
         """Return a PynamoDB TransactWrite that is applied only if the lock is still held in DynamoDB.
 
-        Its rows are written at most once, and in the order of this holder's writes. The guard on the
-        lock's row is one of its 100 items.
+        It is applied at most once, in the order of this holder's writes. The guard is one of its 100 items. Leaving its
+        ``with`` block raises MutexLostError if the lock is lost (``applied`` says whether the rows were written),
+        ``pynamodb.exceptions.TransactWriteError`` if another of its conditions does not hold (nothing was written) or
+        DynamoDB cannot be reached (the outcome is unknown), and ``TableDoesNotExist`` for a missing table.
 
-        Leaving its ``with`` block raises MutexLostError if the lock is lost (``applied`` says whether the
-        rows were written), ``pynamodb.exceptions.TransactWriteError`` if another of its conditions does
-        not hold (nothing was written) or DynamoDB cannot be reached (the outcome is unknown), and
-        ``TableDoesNotExist`` for a missing table.
-
-        Not guaranteed: that nothing *will be* written after that refusal, if an earlier attempt was delayed on the way
-        and the refusing row is not locked. Once that row changes, the delayed attempt may be applied, until the next
-        write or the release under this lock.
+        Not guaranteed: that nothing *will be* written after that refusal, if an earlier attempt was delayed on the way and the
+        refusing row is not locked. Once that row changes, it may be applied, until the next write or release under this lock.
 
         Raises:
             MutexLostError: If the lock is lost already.
             MutexNotHeldError: If it is not held here.
-            MutexError: With ``delete_on_release``, because nothing can be guarded then.
+            MutexError: As `save_data`.
         """
         claim = self._current("transaction")
         from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
@@ -640,10 +631,19 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         store = process.store(options.model)
         read = store.read(options.row, consistent=True)
         answer = yield from retrying(process, lambda: read, 0.0)
-        return answer.claim.is_held(answer.received, store.bounds)
+        claim, seen = answer.claim, (answer.received, store.bounds)
+        is_kept_out = options.shared and claim.marked_until(*seen) is not None
+        return is_kept_out or claim.is_held(*seen)
 
     def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
-        return timeout_error("{} was not free", self._options.name, self._options, attempt.holder)
+        options, also = self._options, attempt.in_the_way
+        return timeout_error("{} was not free", options.name, options, attempt.holder, also)
+
+
+def _meet_readers(attempt: Acquisition) -> None:
+    from pynamodb_mutex._shared.acquire import meet_readers  # noqa: PLC0415 - seldom needed
+
+    meet_readers(attempt)
 
 
 def _signature() -> inspect.Signature:
@@ -666,11 +666,9 @@ Mutex.for_key.__func__.__signature__ = _signature()  # type: ignore[attr-defined
 class AnyOf(OneOfSeveral, Mutex):
     """A mutex on whichever of several keys is free first: see `Mutex.any_of <pynamodb_mutex.Mutex.any_of>`.
 
-    Once acquired, it is a mutex on the key that it got. Threads and tasks of one process that wait for
-    the same set of keys get a key in the order of their calls.
-
-    Not guaranteed: an order between processes, or between different sets of keys. Fencing tokens can be
-    compared only within one key.
+    Once acquired, it is a mutex on the key that it got. Threads and tasks of one process that wait for the same set of keys
+    get one in the order of their calls. Not guaranteed: an order between processes, or between different sets of keys.
+    Fencing tokens can be compared only within one key.
     """
 
     _made_by = "Mutex.any_of([...])"
@@ -680,12 +678,12 @@ class AnyOf(OneOfSeveral, Mutex):
 class MutexGroup(KeyGroup):
     """The locks of several keys, acquired, renewed and released together: all or none.
 
-    Use it like a ``Mutex``, as a context manager or as a decorator. Acquiring, renewing and releasing
-    take one request each, so no order of keys is needed, and there is no deadlock. Losing one lock is
-    losing all: ``on_lost`` is called once. The claims on the other keys remain until ``release``, or until they expire.
+    Use it like a ``Mutex``, as a context manager or as a decorator. Acquiring, renewing and releasing take one request each,
+    so no order of keys is needed, and there is no deadlock. Losing one lock is losing all: ``on_lost`` is called once, and
+    the other claims remain until ``release``, or until they expire.
 
-    Not guaranteed: that waiters for fewer of the keys do not overtake a group again and again; and what ``Mutex``
-    does not guarantee.
+    Not guaranteed: that waiters for fewer of the keys, or readers of one, do not overtake a group again and again; and what
+    ``Mutex`` does not guarantee.
     """
 
     _made_by = "Mutex.for_keys([...])"

@@ -45,6 +45,7 @@ __all__ = [
     "Danger",
     "HandedOver",
     "Lost",
+    "Marked",
     "NotAcquired",
     "OnceCalled",
     "Released",
@@ -55,6 +56,7 @@ __all__ = [
     "danger",
     "handed_over",
     "lost",
+    "marked",
     "not_acquired",
     "once_called",
     "released",
@@ -64,7 +66,14 @@ __all__ = [
 ]
 
 
-class _OfAHold(TypedDict):
+class _OfAShare(TypedDict, total=False):
+    """Arguments that the signals of a shared acquisition have in addition: see `Acquired`."""
+
+    readers: int
+    resent: int
+
+
+class _OfAHold(_OfAShare):
     """Arguments that all signals of an acquisition have: see `Acquired`."""
 
     key: str
@@ -92,6 +101,9 @@ class Acquired(_OfAHold):
         forced: Whether the lock was taken by force from another holder.
         lease: Seconds until the claim expires unless renewed.
         expires_at: End of the claim, in seconds of DynamoDB's time since the epoch.
+        readers: Number of those who share the lock, this one among them, as the last answer showed it. This and the next one
+            only of a shared lock.
+        resent: Number of joins and renewals so far that were sent again, because others had moved the end of the claim.
     """
 
     waited: float
@@ -224,6 +236,22 @@ class HandedOver(_OfAHold):
     held_for: float
 
 
+class Marked(TypedDict):
+    """Arguments of `marked`.
+
+    Attributes:
+        key: The lock's key.
+        owner: Label of the writer.
+        readers: Number of the readers that it waits for.
+        attributes: As in `Contended`.
+    """
+
+    key: str
+    owner: str
+    readers: int
+    attributes: dict[str, Any] | None
+
+
 class OnceCalled(TypedDict):
     """Arguments of `once_called`.
 
@@ -273,6 +301,9 @@ released: NamedSignal = SIGNALS["released"]
 
 handed_over: NamedSignal = SIGNALS["handed_over"]
 """A lock was handed over to the next thread or task in line, or detached into a ticket. See `HandedOver`."""
+
+marked: NamedSignal = SIGNALS["marked"]
+"""A writer that waits for readers has marked the lock, so that no others join them for a few seconds. See `Marked`."""
 
 once_called: NamedSignal = SIGNALS["once_called"]
 """A call of `~pynamodb_mutex.once` has ended; the signals of the lock under which it worked come in addition. See `OnceCalled`."""

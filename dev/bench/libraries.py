@@ -117,7 +117,8 @@ class Floor(Library):
         now, token = time.time(), uuid.uuid4().hex
         item = self._update(
             key,
-            "expires_at token key version recordVersionNumber closed owner abandoned_by lease ttl kept_until writes",
+            "expires_at token key version recordVersionNumber closed owner abandoned_by lease ttl kept_until writes"
+            " shared_by wanted_until wanted_by",
             [
                 ("N", f"{now:.3f}"), ("S", token), ("S", "S"), ("N", "0"), ("N", str(2**63 - 1)), ("S", "S"),
                 ("S", ""), ("S", token), ("S", "bench:1:MainThread"), ("N", f"{self._lease:.3f}"),
@@ -133,7 +134,7 @@ class Floor(Library):
             UpdateExpression=(
                 "SET #7 = if_not_exists (#6, :6), #1 = :7, #6 = :8, #8 = :9, #0 = :10,"
                 " #9 = if_not_exists (#10, :11), #3 = if_not_exists (#3, :12) + :13,"
-                " #11 = if_not_exists (#11, :14)"
+                " #11 = if_not_exists (#11, :14) REMOVE #12, #13, #14"
             ),
             ReturnValues="ALL_NEW",
         )["Attributes"]  # fmt: skip

@@ -78,7 +78,7 @@ class FairAcquisition(Acquisition):
 
     def _wait_in_line(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
         shared, line = self.shared, self._line
-        if self._timeout > 0:
+        if self.timeout > 0:
             self._check_holders()
         yield from self._begin_to_see()
         is_woken = False

@@ -333,7 +333,7 @@ class WaitingLine:
         ahead = self.size if self.place is None else self.place
         if claim is None or bounds is None or not ahead:
             return math.inf
-        free, end = claim.free_since, claim.expires_at
+        free, end = claim.free_since, claim.ends
         if end is not None:
             # `free_since` is from before this claim, or from a first in line that has left since. Suppose the holder
             # has died long ago, and the first in line gives up now: the next one has its time from now on.

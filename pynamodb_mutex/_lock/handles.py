@@ -23,8 +23,8 @@ from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.options import Made, check_at_least, check_bool, check_lease
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.renew import ensure_held, renew
-from pynamodb_mutex._lock.protocol.claim import date_of
-from pynamodb_mutex._lock.protocol.messages import describe_holder, one_line, shown
+from pynamodb_mutex._lock.protocol.claim import Claim, date_of
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.planning import Held
-    from pynamodb_mutex._lock.protocol.claim import Claim
     from pynamodb_mutex.exceptions import Loss
 
     P = ParamSpec("P")
@@ -526,7 +525,7 @@ def note_not_released(error: BaseException, failure: Exception) -> None:
 
 
 def timeout_error(
-    what: str, name: str, options: LockOptions, holder: Claim | None
+    what: str, name: str, options: LockOptions, holder: Claim | None, also: str = ""
 ) -> MutexTimeoutError:
     """Return the error for a lock that was not free in time.
 
@@ -535,8 +534,8 @@ def timeout_error(
         name: What messages call the lock.
         options: Its options.
         holder: The claim that was in the way last; None if none was seen.
+        also: What was in the way besides.
     """
-    owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
-    why = f"within {options.timeout} s: {describe_holder(owner, ends)}"
-    msg = f"{what.format(shown(name))} {why}"
-    return MutexTimeoutError(msg, key=name, owner=owner, expires_at=date_of(ends))
+    seen = Claim() if holder is None else holder
+    msg = f"{what.format(shown(name))} within {options.timeout} s: {also}{seen.described}"
+    return MutexTimeoutError(msg, key=name, owner=seen.owner, expires_at=date_of(seen.ends))

@@ -160,7 +160,7 @@ class _Member(Acquisition):
             "new_version": str(self.own.version),
             "now_low": store.now_low(now),
         }
-        watched = self.observed.claim if now >= self.observed.matures() else None
+        watched = self.observed.to_name(now, store.bounds)
         if watched is not None:
             values |= store.seen(watched)
         template = store.requests.acquire(values, watched=watched is not None, exactly=True)

@@ -9,7 +9,7 @@ from pynamodb_mutex._lock.dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._lock.handles import HandleOfOne, Lock
 from pynamodb_mutex._lock.operations.options import OPTIONS, check_several, made
 from pynamodb_mutex._lock.protocol.claim import date_of
-from pynamodb_mutex._lock.protocol.messages import describe_holder, shown, shown_all
+from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
@@ -163,10 +163,10 @@ class LockGroup(Lock["Held"]):
         key, claim = attempt.in_the_way
         return MutexTimeoutError(
             f"{self._shown} were not all free within {self._options.timeout} s: "
-            f"{shown(key)} is {describe_holder(claim.owner, claim.expires_at)}",
+            f"{shown(key)} is {claim.described}",
             key=key,
             owner=claim.owner,
-            expires_at=date_of(claim.expires_at),
+            expires_at=date_of(claim.ends),
         )
 
 
@@ -252,7 +252,7 @@ class OneOfSeveral(HandleOfOne):
             name: What messages call all of them together; None for the keys.
         """
         for options in (own, *each):
-            options.check_unfair()
+            options.check_several()
             if options.must_exist:
                 raise TypeError(
                     "must_exist=True is for one key: of several, any row may be missing"

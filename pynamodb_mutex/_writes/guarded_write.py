@@ -64,6 +64,18 @@ def check_guardable(claim: HeldClaim, what: str) -> None:
             "leave out delete_on_release"
         )
         raise MutexError(msg, key=claim.key)
+    refuse_shared(claim, what)
+
+
+def refuse_shared(claim: HeldClaim, what: str) -> None:
+    """Raise if others share the claim: writes of readers would have no order, and so no guard.
+
+    Raises:
+        MutexError: If they may.
+    """
+    if claim.options.shared:
+        msg = f"{what}: {shown(claim.key)} is shared, and readers guard no writes: hold it alone to write"
+        raise MutexError(msg, key=claim.key)
 
 
 class Guard:
@@ -436,6 +448,7 @@ def payload_with_request(claim: HeldClaim, what: str, data: Any) -> str | None:
     if claim.options.delete_on_release:
         msg = f"{what}: no data with delete_on_release, which deletes it with the row"
         raise MutexError(msg, key=claim.key)
+    refuse_shared(claim, what)
     if what == "release" and claim.depth > 1:
         msg = f"release: {shown(claim.key)} was acquired {claim.depth} times: only the last release takes data"
         raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)

@@ -30,7 +30,7 @@ from pynamodb_mutex._lock.dynamodb.keys import row_key, row_name
 from pynamodb_mutex._lock.dynamodb.layout import operands
 from pynamodb_mutex._lock.operations.retry import learn_time
 from pynamodb_mutex._lock.protocol.claim import TICK, date_of
-from pynamodb_mutex._lock.protocol.messages import describe_holder, shown
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._writes.guarded_write import Guard
 from pynamodb_mutex._writes.requests import WriteTemplates, carried, counted, guarding, tombstone
@@ -419,8 +419,7 @@ def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLocked
     key = name_of(row)
     before = ", and may have been, by an attempt whose answer was lost" if maybe_applied else ""
     return RowLockedError(
-        f"{shown(key)} cannot be written without its lock{before}: "
-        f"{describe_holder(claim.owner, claim.expires_at)}",
+        f"{shown(key)} cannot be written without its lock{before}: {claim.described}",
         applied=None if maybe_applied else False,
         key=key,
         owner=claim.owner,

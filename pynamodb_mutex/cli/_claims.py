@@ -87,7 +87,10 @@ _INDENT = 16
 _WAITER = "waiter "
 """Beginning of the name of a line that shows a waiter; its number in line follows."""
 
-_LABELS = ("key", "owner", "closed", "taken over from", _WAITER)
+_READER = "reader "
+"""The same of a line that shows one of those who share the lock."""
+
+_LABELS = ("key", "owner", "closed", "taken over from", "wanted by", _WAITER, _READER)
 """Beginnings of the names of lines whose values may be cut to fit a terminal: a part identifies a key or an owner."""
 
 _WHOLE = reprlib.Repr()
@@ -213,8 +216,13 @@ def _second(when: datetime) -> str:
 
 
 def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
-    """Return a line for each waiter, first come first; a lock that was just released may have waiters, too."""
+    """Return a line for each reader and each waiter, first come first; a lock that was just released may have waiters, too."""
     now, lines = instant(lock.seen_at, zone), []
+    for number, (reader, ends) in enumerate(lock.readers, 1):
+        until = clock_time(instant(ends, zone), now)
+        lines.append((f"{_READER}{number}", f"{reader}, until {until}"))
+    if lock.claim.wanted_by is not None:
+        lines.append(("wanted by", f"{lock.claim.wanted_by}, who waits for the readers"))
     for place, (owner, began, called_at) in enumerate(lock.waiters, 1):
         since = instant(began, zone)
         # by `clock_time`, which omits the date: so the longest label fits a terminal of 80 columns

@@ -29,6 +29,7 @@ from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.run import state_of
 from pynamodb_mutex._several.acquire_all import read_rows
+from pynamodb_mutex._shared.readers import label_of as label_of_reader
 from pynamodb_mutex.cli._output import instant, iso, plain
 from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
@@ -161,7 +162,7 @@ class Lock(NamedTuple):
     @property
     def until(self) -> float | None:
         """Server time at which the lease expires; None if the lock is free, or its holder knows no server time."""
-        end = self.claim.expires_at
+        end = self.claim.ends
         return None if end is None or end >= NO_SERVER_TIME else end
 
     @property
@@ -171,6 +172,11 @@ class Lock(NamedTuple):
             (label_of(entry), began_at(entry), _place_of(address_of(entry)))
             for entry in self.claim.waiting
         ]
+
+    @property
+    def readers(self) -> list[tuple[str, float]]:
+        """Those who share the lock: the label of each, and when its share ends."""
+        return [(label_of_reader(name), end) for name, end in (self.claim.readers or {}).items()]
 
     def document(self, zone: tzinfo | None) -> dict[str, Any]:
         """Return the JSON fields of the lock, with times in a zone (None: local)."""
@@ -188,6 +194,10 @@ class Lock(NamedTuple):
             "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
             "closed": claim.closed,
+            "readers": [
+                {"owner": owner, "until": iso(instant(end, zone))} for owner, end in self.readers
+            ],
+            "wanted_by": claim.wanted_by,
             "waiters": [
                 {"owner": owner, "since": iso(instant(since, zone)), "called_at": place}
                 for owner, since, place in self.waiters
@@ -393,12 +403,15 @@ class Locks:
                 state = UNKNOWN  # a run of `once`, which the layout of a lock does not know
             if claim.is_held(received, bounds):
                 state = HELD
+            claim = claim._replace(owner=claim.holder if claim.readers else claim.owner)
+        wanted_by = claim.wanted_by if claim.marked_until(received, bounds) else None
+        claim = claim._replace(wanted_by=wanted_by)
         if claim.expires_at is not None:
             remaining = 0.0
             if state in (HELD, RUNNING, RECORDED) and bounds is not None:
                 # As `Bounds.passes`, which decides when waiters take over, but without its margin for the drift of the
                 # clock until then: this is an estimate for people.
-                remaining = claim.expires_at + HOST_SKEW - bounds.lowest(received)
+                remaining = (claim.ends or 0.0) + HOST_SKEW - bounds.lowest(received)
             if claim.expires_at >= NO_SERVER_TIME:
                 # A placeholder: the holder knows no server time. Waiters take such a claim over only after they have
                 # seen it unchanged for its whole lease, and one read cannot show how long that has been so.

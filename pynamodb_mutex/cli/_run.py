@@ -200,6 +200,11 @@ lease_option = click.option(
     help="Wait in line like this, and be called when the lock is released, at a UDP port, instead of finding it out.",
 )
 @click.option(
+    "--shared",
+    is_flag=True,
+    help="Share the lock with all that use this option; without it, the command runs alone.",
+)
+@click.option(
     "--force",
     is_flag=True,
     allow_from_autoenv=False,
@@ -246,6 +251,7 @@ def run(
     timeout: float | None,
     fair: bool,
     hints: bool,
+    shared: bool,
     force: bool,
     lease: float,
     hold_at_least: float | None,
@@ -271,11 +277,14 @@ def run(
       pynamodb-mutex run nightly-report --if-locked skip --hold-at-least 10m -- ./report.sh
       pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
       pynamodb-mutex run deploy --fair -- make deploy
+      pynamodb-mutex run catalog --shared -- ./export.sh
       pynamodb-mutex run deploy --force -- make rollback
     """
     if verbose:  # the library logs failures that it retries
         logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)
     job = Job(find_command(command[0], place.environment), command, lease, grace, deadline, verbose)
+    if shared and force:
+        raise click.UsageError("--force takes a lock alone: leave out --shared", context)
     if timeout is None:
         timeout = FOREVER if if_locked == "wait" else 0.0
     # Before anything is requested: from here on SIGTERM and the like are data, and do not end this process while it
@@ -291,6 +300,7 @@ def run(
                     lease=lease,
                     timeout=timeout,
                     fair=Hints() if hints else fair,
+                    shared=shared,
                     hold_at_least=hold_at_least,
                     owner=owner or default_owner(command[0]),
                     on_lost=lambda _: signals.wake(),

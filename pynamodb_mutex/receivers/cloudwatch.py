@@ -6,6 +6,7 @@ Needs neither a client nor a permission: CloudWatch Logs makes the metrics from 
 ``Acquired``        1 for a lock acquired; with it ``WaitTime`` in seconds, ``Attempts``, and
                     ``Abandoned``, 1 if the previous holder never released it
 ``Contended``       1 for an acquisition that found the lock held
+``Marked``          1 for a mark by which a writer holds new readers back
 ``NotAcquired``     1 for an acquisition that failed; with it ``WaitTime``
 ``RenewalFailed``   1 for a renewal that failed
 ``Danger``          1 each time that little was left of a lease, and no renewal had helped
@@ -96,6 +97,10 @@ class CloudWatchReceiver(Receiver):
             "holder_fencing_token": event["holder_fencing_token"],
         }
         self._write(sender, "contended", event, {"Contended": 1}, more)
+
+    def marked(self, sender: type[Model], **event: Unpack[signals.Marked]) -> None:
+        """Write the line for a writer that holds new readers back."""
+        self._write(sender, "marked", event, {"Marked": 1}, {"readers": event["readers"]})
 
     def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
         """Write the line for an acquisition that failed."""

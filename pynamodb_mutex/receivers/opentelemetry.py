@@ -7,6 +7,7 @@ acquired; the second has a link to the first. A loss sets the second one's statu
 =======================================  ==================  =================================================
 ``pynamodb_mutex.acquired``              counter             locks acquired
 ``pynamodb_mutex.contended``             counter             acquisitions that found the lock held
+``pynamodb_mutex.marked``                counter             marks by which writers held new readers back
 ``pynamodb_mutex.not_acquired``          counter             acquisitions that failed;
                                                              ``pynamodb_mutex.outcome`` is ``held`` or ``error``
 ``pynamodb_mutex.abandoned``             counter             locks taken over from a holder that never
@@ -111,6 +112,7 @@ class OpenTelemetryReceiver(Receiver):
 
         self._acquired = count("acquired", "Locks acquired")
         self._contended = count("contended", "Acquisitions that found the lock held")
+        self._marked = count("marked", "Marks by which writers held new readers back")
         self._not_acquired = count("not_acquired", "Acquisitions that failed")
         self._abandoned = count(
             "abandoned", "Locks taken over from a holder that never released them"
@@ -162,6 +164,10 @@ class OpenTelemetryReceiver(Receiver):
     def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
         """Count an acquisition that found the lock held."""
         self._contended.add(1, self._attributes(sender, event["key"]))
+
+    def marked(self, sender: type[Model], **event: Unpack[signals.Marked]) -> None:
+        """Count a writer that holds new readers back."""
+        self._marked.add(1, self._attributes(sender, event["key"]))
 
     def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
         """Count an acquisition that failed, and end its span."""

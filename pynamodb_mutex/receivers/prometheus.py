@@ -3,6 +3,7 @@
 ==============================================  =========  ===================================================
 ``pynamodb_mutex_acquired_total``               counter    locks acquired
 ``pynamodb_mutex_contended_total``              counter    acquisitions that found the lock held
+``pynamodb_mutex_marked_total``                 counter    marks by which writers held new readers back
 ``pynamodb_mutex_not_acquired_total``           counter    acquisitions that failed; ``reason`` is
                                                            ``held`` or ``error``
 ``pynamodb_mutex_abandoned_total``              counter    locks taken over from a holder that never released
@@ -79,6 +80,9 @@ class PrometheusReceiver(Receiver):
         self._contended = self._metric(
             Counter, "contended", "Acquisitions that found the lock held"
         )
+        self._marked = self._metric(
+            Counter, "marked", "Marks by which writers held new readers back"
+        )
         self._not_acquired = self._metric(
             Counter, "not_acquired", "Acquisitions that failed", "reason"
         )
@@ -133,6 +137,10 @@ class PrometheusReceiver(Receiver):
     def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
         """Count an acquisition that found the lock held."""
         self._contended.labels(*self._labels(sender, event["key"])).inc()
+
+    def marked(self, sender: type[Model], **event: Unpack[signals.Marked]) -> None:
+        """Count a writer that holds new readers back."""
+        self._marked.labels(*self._labels(sender, event["key"])).inc()
 
     def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
         """Count an acquisition that failed."""

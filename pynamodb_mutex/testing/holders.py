@@ -51,7 +51,9 @@ def expire(key: Any, model: type[Model] = LockItem) -> None:
 
 def _expiring(process: Process, store: Store, options: LockOptions) -> Operation[None]:
     end = store.layout.expires_at
-    outdate = Template(store.connection.table, actions=[end.set(1.0)], condition=end.exists())
+    # a claim that readers share would live as long as the last of them
+    actions = [end.set(1.0), *(each.remove() for each in store.layout.sharing)]
+    outdate = Template(store.connection.table, actions=actions, condition=end.exists())
     answer = yield from retrying(process, lambda: store.update(outdate, options.row, {}), 0.0)
     if answer.error is not None:
         raise answer.error

@@ -96,7 +96,7 @@ def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
     a, _, c = json_of("ls", "--tz", "Asia/Kolkata")
     since, until, left = (a.pop(name) for name in ("since", "until", "remaining"))
     others = {"fencing_token": item.version, "abandoned_by": None, "waiters": [], "problem": None}
-    others["closed"] = None
+    others |= {"closed": None, "readers": [], "wanted_by": None}
     assert a == {"key": "a", "state": "held", "owner": "max", "lease": 600.0, **others}
     assert (instant_of(since), since[-6:]) == (item.since, "+05:30")
     assert left == pytest.approx(600, abs=2)
@@ -311,6 +311,26 @@ def test_show_of_abandoned_and_free_locks(table):
     never = {"key": "b", "state": "free", "row": "none: never acquired, or deleted since"}
     assert shown("b") == never
     assert json_of("show", "b")["fencing_token"] is None
+
+
+def test_readers_and_the_writer_that_waits_are_shown(table, script):
+    one, two = (Mutex.for_key("a", owner=name, shared=True, model=Elsewhere) for name in "xy")
+    script(one.acquire, two.acquire, one.release, two.release, lambda: None)
+    taken = "a  taken by 1 reader(s): 'x', fencing token {}"
+    assert printed(cli("watch")) == [taken.format(one.fencing_token), "a  freed"]
+    with Mutex.for_key("a", owner="x", shared=True, lease=60), two:
+        near = LockItem.wanted_until.set(table.get("a").expires_at - 50)
+        actions = [LockItem.wanted_by.set("w"), near]
+        LockItem._get_connection().update_item("a", actions=actions)
+        lines, found = shown("a", "--tz", "UTC"), json_of("show", "a")
+        assert lines["owner"] == "2 reader(s): 'x', 'y'"
+        assert [lines["reader 1"][:9], lines["reader 2"][:9]] == ["x, until ", "y, until "]
+        assert lines["wanted by"] == "w, who waits for the readers"
+        assert [found["wanted_by"], *(each["owner"] for each in found["readers"])] == [*"wxy"]
+        ends = [instant_of(each["until"]) for each in found["readers"]]
+        assert instant_of(found["until"]) == max(ends) > min(ends)
+        assert [row[1] for row in rows()] == ["OWNER", lines["owner"]]
+        assert json_of("ls")[0]["readers"] == found["readers"]
 
 
 def test_waiters_are_shown_in_order_with_the_time_at_which_each_began_to_wait(table, script):

@@ -19,7 +19,7 @@ import pytest
 from command_line import COMMAND, change, cli, entry, json_of, run_here
 from processes import is_there
 from pynamodb.attributes import UnicodeAttribute
-from two_clients import Elsewhere
+from two_clients import Elsewhere, on_thread
 from waits import LONG, until
 
 from dev.faultproxy import drop_request, server_error, throttle
@@ -271,6 +271,13 @@ def test_fair_reports_its_place_and_does_not_pass_who_waits(table):
     turn = f"{SAYS}'k' is locked: it is the turn of 'first', who waits in line\n"
     assert (done.exit_code, done.stderr, GO.exists()) == (75, turn, False)
     run_here("k", "--if-locked", "fail", "--", "true", code=0)
+
+
+def test_shared_lock_is_shared_with_others_and_held_by_the_command(table):
+    on_thread(Mutex.for_key("k", shared=True, owner="reader").acquire)
+    run_here("k", "--shared", "--", "sh", "-c", 'test -n "$PYNAMODB_MUTEX_TOKEN"', code=0)
+    done = run_here("k", "--if-locked", "fail", "--", "true", code=75)
+    assert "'k' is locked: held by 1 reader(s): 'reader'" in done.stderr
 
 
 def test_options_from_the_environment(table):

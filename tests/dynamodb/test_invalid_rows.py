@@ -50,6 +50,9 @@ WRONG = {
     "waiting-numbers": ({**CLAIM, "waiting": {"L": [{"N": "1"}]}}, "waiting"),
     "free-since-text": ({**CLAIM, "free_since": {"S": "today"}}, "free_since"),
     "abandoned-by-binary": ({**CLAIM, "abandoned_by": {"B": b"they"}}, "abandoned_by"),
+    "shared-by-text": ({**CLAIM, "shared_by": {"S": "they"}}, "shared_by"),
+    "shared-by-ends": ({**CLAIM, "shared_by": {"M": {"theirs": FAR}}}, "shared_by"),
+    "wanted-until-text": ({**CLAIM, "wanted_until": {"S": "soon"}}, "wanted_until"),
 }
 ALL = {**NO_LOCKS, **WRONG}
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 from botocore import exceptions
-from kinds_of_locks import DELETED, PASSED_ON, SUBJECTS, TOGETHER, crossed, of, table
+from kinds_of_locks import DELETED, PASSED_ON, SHARED, SUBJECTS, TOGETHER, crossed, of, table
 from pynamodb import exceptions as errors
 from pynamodb.connection import Connection
 from this_process import store_for
@@ -213,7 +213,7 @@ def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(scene, fa
     assert mutex.acquire(blocking=False)
 
 
-@of("one lock", "several keys", "row")
+@of("one lock", "several keys", "row", *SHARED)
 @pytest.mark.parametrize(
     ("fault", "timeout"), [(server_error(), 0), (net.delay_answer(2.5), 0), (server_error(), 4)]
 )
@@ -222,7 +222,7 @@ def test_lock_that_is_answered_late_and_not_renewed_in_time_is_no_lock_of_anothe
 ):
     subject.proxy.next(net.delay_answer(1.5), **subject.on("acquire"))
     subject.proxy.always(fault, **subject.on("renew"))
-    subject.proxy.next(net.delay_answer(2.5), op="disown")
+    subject.proxy.next(net.delay_answer(2.5), op=subject.kind("disown"))
     with pytest.raises((errors.UpdateError, errors.TransactWriteError)):
         subject.lock(lease=2).acquire(timeout=timeout)
     assert subject.is_free

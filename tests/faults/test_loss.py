@@ -7,7 +7,7 @@ from functools import partial
 from unittest.mock import ANY
 
 import pytest
-from kinds_of_locks import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
+from kinds_of_locks import DELETED, LOSSES, MAIN, OTHERS, SHARED, crossed, of, table
 from pynamodb.exceptions import PynamoDBException
 from signal_receivers import OnLost, hearing
 from two_clients import held
@@ -204,7 +204,7 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(subject, clock, on_lost
         lock.release()
 
 
-@of("one lock", "several keys")
+@of("one lock", "several keys", *SHARED)
 @pytest.mark.parametrize(("lose_it", "loss"), LOSSES)
 def test_lease_that_ended_is_won_back_unless_the_lock_is_gone(
     subject, clock, on_lost, lose_it, loss

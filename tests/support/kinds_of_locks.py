@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 from pynamodb.connection import Connection
+from pynamodb.expressions.operand import Path
 from pynamodb.transactions import TransactWrite
 from row_models import OldAccount
 from sent_requests import TRANSACT, that
@@ -87,11 +88,14 @@ class HandedOver(FromTicket):
 # -- locks of every kind ---------------------------------------------------------------------------
 
 DELETED = "deleted at release"
+SHARED = ["shared lock", "shared beside another"]
+"""A lock that readers share, held by one, or joined while another client reads."""
 PASSED_ON = ["ticket", "handed over"]
 """Kinds that are acquired with a claim of another holder."""
 SUBJECTS = [
     *("one lock", "several keys", "any of", "semaphore", "task", "fair lock", DELETED, *PASSED_ON),
     *("row", "row in a lock table", "several rows", "several rows in a lock table"),
+    *SHARED,
 ]
 MAIN = ["one lock", "several keys", "row"]
 """One kind for each kind of request; the others differ before or after it."""
@@ -110,6 +114,8 @@ REQUESTS = {
     "ticket": {"acquire": "attach"},
     "handed over": {"acquire": "hand_over"},
     DELETED: {"release": "DeleteItem"},
+    SHARED[0]: {"disown": "release"},
+    SHARED[1]: {"acquire": "join", "release": "leave", "disown": "leave"},
 }
 """By kind of lock: the requests that are of another kind than those of others."""
 
@@ -120,10 +126,12 @@ class Subject(Claims):
     Attributes:
         scene: The two clients: a `Scene` or a `RowScene`.
         lock: Returns a lock of the client `here`.
+        guards: Whether the rows that it guards are there after its release, and show what was written.
     """
 
     def __init__(self, name, scene):
         self.name, self.scene, self.proxy, key = name, scene, scene.proxy, scene.key
+        self.guards = name not in (DELETED, *SHARED)
         self.is_together = name in TOGETHER
         if "row" in name:
             rows = Rows(scene) if self.is_together else None
@@ -146,6 +154,7 @@ class Subject(Claims):
                 DELETED: partial(Mutex.for_key, key, delete_on_release=True),
                 "ticket": partial(FromTicket, self),
                 "handed over": partial(HandedOver, self),
+                **dict.fromkeys(SHARED, partial(Mutex.for_key, key, shared=True)),
             }
             make = makers.get(name, partial(Mutex.for_key, key))
             self.lock = partial(make, timeout=20, model=scene.here)
@@ -164,8 +173,11 @@ class Subject(Claims):
         if self.is_together:
             return {"when": that(kind)}
         key = {"S": self.places[0][1]}
-        kind = REQUESTS.get(self.name, {}).get(kind, kind)
-        return {"op": kind, "when": lambda body: key in body.get("Key", {}).values()}
+        return {"op": self.kind(kind), "when": lambda body: key in body.get("Key", {}).values()}
+
+    def kind(self, kind):
+        """Return what a kind of request is called for this lock."""
+        return REQUESTS.get(self.name, {}).get(kind, kind)
 
     def of(self, kind):
         """Return the requests of a kind."""
@@ -209,6 +221,49 @@ class Subject(Claims):
         if "row" not in self.name:
             return [model.get(key, consistent_read=True).data for model, key in self.places]
         return [self.scene.there.get(key, consistent_read=True).last for key in self._rows]
+
+
+class AfterReader(FromTicket):
+    """A lock that is acquired once the other reader has left it, if that is in there still."""
+
+    def acquire(self, **how):
+        if len(self._subject.entries) > len(self._subject.ends):
+            self._subject.reader.release()
+        return self._lock.acquire(**how)
+
+
+class SharedSubject(Subject):
+    """A lock that readers share. The token in its row is the first one's; each has an entry with an end of its own."""
+
+    def __init__(self, name, scene):
+        super().__init__(name, scene)
+        if name == SHARED[1]:
+            self.reader = held(scene.other(shared=True, lease=600, owner="another"))
+            self.other = partial(AfterReader, self, **self.other.keywords)
+            self.proxy.start_anew()
+
+    @property
+    def entries(self):
+        """The names of the readers that share the claim, and their ends."""
+        return self.scene.parsed.readers or {}
+
+    @property
+    def ends(self):
+        return [end for name, end in self.entries.items() if not name.endswith(" another")]
+
+    @property
+    def is_free(self):
+        return super().is_free or (bool(self.entries) and not self.ends)
+
+    def expire(self):
+        of_claim = Path(["shared_by", self.claim["token"]["S"]])
+        self._change(-1, lambda _: [of_claim[name].set(1.0) for name in self.entries])
+        super().expire()
+
+    def owns(self, lock):
+        mine = [name for name in self.entries if name.startswith(lock.token)]
+        row = self.scene.parsed
+        return len(mine) == 1 and row.version == lock.fencing_token and row.ends <= row.expires_at
 
 
 # -- writes under a lock, in every way -------------------------------------------------------------
@@ -416,7 +471,8 @@ def _scene_for(name, request):
 @pytest.fixture(params=SUBJECTS)
 def subject(request, engine):
     """A lock of each kind in turn; of some kinds in a test that is marked by `of` or `table`."""
-    return Subject(request.param, _scene_for(request.param, request))
+    made = SharedSubject if request.param in SHARED else Subject
+    return made(request.param, _scene_for(request.param, request))
 
 
 @pytest.fixture(params=[*OF_KEYS, *OF_ROWS])

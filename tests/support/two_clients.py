@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 from row_models import Account, OldAccount, meta
 from sent_requests import TRANSACT
-from this_process import QueueFor, forget_holds, scheduled
+from this_process import QueueFor, forget_holds, scheduled, store_for
 from waits import until
 
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, RowLock
 from pynamodb_mutex._lock.dynamodb import connection as _connection
+from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.groups import MutexGroup, RowLocks
@@ -43,6 +44,12 @@ def held(lock: Any) -> Any:
     """Acquire a lock; return it."""
     assert lock.acquire()
     return lock
+
+
+def on_thread(call: Any, *args: Any) -> Any:
+    """Call on a thread of its own; return what it returns."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *args).result()
 
 
 def place_of(number: int, lock: Any) -> int:
@@ -203,6 +210,11 @@ class Scene(Claims):
     def row(self) -> LockItem:
         """The row as it is stored."""
         return self.there.get(self.key, consistent_read=True)
+
+    @property
+    def parsed(self) -> Claim:
+        """The claim in the row, as the library reads it."""
+        return store_for(self.there).layout.claim(self.everything[0])
 
     @property
     def queue(self) -> Any:

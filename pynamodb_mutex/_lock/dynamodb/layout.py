@@ -42,8 +42,14 @@ GIVEN = f"{EXTRA}="
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
 
-OF_TABLES = ("free_since", "waiting", "closed")
+SHARING = ("shared_by", "wanted_until", "wanted_by")
+"""The attributes of readers that share a claim, and of a writer that waits for them."""
+
+OF_TABLES = ("free_since", "waiting", "closed", *SHARING)
 """What a claim shows in addition, such as the line of fair waiters. Only rows of a lock table have these attributes."""
+
+SHARED_MARK = "shared: "
+"""Prefix of the owner of a claim that readers share."""
 
 SLOT = "$"
 """First character of a string that stands for a value to be filled in."""
@@ -80,6 +86,13 @@ def _text(value: dict[str, Any]) -> str:
     return text
 
 
+def _former(value: dict[str, Any]) -> str:
+    if "S" not in value:
+        raise ValueError("is not a string")
+    # readers that died leave nothing to repair
+    return "" if value["S"].startswith(SHARED_MARK) else str(value["S"])
+
+
 def _count(value: dict[str, Any]) -> int:
     # Decimal, not float, which rounds whole numbers above 2**53: a fencing token must be exact.
     number = Decimal(value["N"]) if "N" in value else Decimal(-1)
@@ -103,6 +116,15 @@ def _entries(value: dict[str, Any]) -> tuple[str, ...]:
     return tuple(_text(entry) for entry in value["L"])
 
 
+def _sharing(value: dict[str, Any]) -> dict[str, dict[str, float]]:
+    if not all("M" in each for each in (value, *value.get("M", {}).values())):
+        raise ValueError("is not a map of maps")
+    return {
+        token: {name: _seconds(end) for name, end in sorted(readers["M"].items())}
+        for token, readers in value["M"].items()
+    }
+
+
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "token": _text,
     "version": _count,
@@ -110,13 +132,15 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "lease": _seconds,
     "expires_at": _seconds,
     "writes": _count,
-    "abandoned_by": _text,
+    "abandoned_by": _former,
     "free_since": _seconds,
     "waiting": _entries,
     # whatever somebody has written there: a closed key must not be taken for an open one
     "closed": lambda value: str(*value.values()),
+    "shared_by": _sharing,
+    "wanted_until": _seconds,
     "done_until": _seconds,
-    **dict.fromkeys(("result", "unstored", "payload_hash", "unknown"), _text),
+    **dict.fromkeys(("wanted_by", "result", "unstored", "payload_hash", "unknown"), _text),
 }
 
 
@@ -209,6 +233,7 @@ class Layout:
         self.waiting: Any = None if prefix else attributes["waiting"]
         self.closed: Any = None if prefix else attributes["closed"]
         self.kept_until: Any = None if prefix else attributes["kept_until"]
+        self.sharing: list[Any] = [] if prefix else [attributes[name] for name in SHARING]
         self._readers = [
             (name, attributes[prefix + name].attr_name, _READERS[name])
             for name in (CLAIM if prefix else CLAIM + OF_TABLES + getattr(model, "_of_runs", ()))
@@ -457,7 +482,7 @@ class Layout:
 
     def cleared(self) -> list[Action]:
         """Return the actions that remove, in addition to a claim, what else may be invalid in a row."""
-        others = (self.writes, self.abandoned_by, self.waiting)
+        others = (self.writes, self.abandoned_by, self.waiting, *self.sharing)
         return [each.remove() for each in others if each is not None]
 
     def new_end(self) -> list[Action]:

@@ -195,6 +195,7 @@ class Requests(Templates):
             SetAction(Path(layout.writes), number),
             *layout.extras(extra),
         ]
+        actions += [each.remove() for each in layout.sharing]
         if clause is not None:
             condition &= clause.add(layout, actions)
         return self._template(actions, condition, return_values="ALL_NEW")

@@ -35,7 +35,7 @@ from pynamodb_mutex._lock.protocol.claim import (
 )
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import shows_acquisition
-from pynamodb_mutex._lock.protocol.schedule import poll_at_end
+from pynamodb_mutex._lock.protocol.schedule import LONGEST_BETWEEN_MARKS, poll_at_end
 from pynamodb_mutex.exceptions import MutexClosedError, MutexError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Attempt(ABC, Generic[H]):
 
     Attributes:
         shared: State that the locks of the process share.
+        timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
         requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
     """
 
@@ -71,12 +72,14 @@ class Attempt(ABC, Generic[H]):
         """
         self.shared = shared
         self.requests = Attempts()
-        self._timeout = timeout
+        self.timeout = timeout
         self._deadline = math.inf
         self._since = math.inf
         self._contended = False
         # what is tried before all else: to take the lock by force
         self._force: Callable[[], Operation[H | None]] | None = None
+        # what takes back what this attempt has told others, if it gives up
+        self.leaving: Sequence[Callable[[], Operation[None]]] = ()
 
     def acquire(self, note: Callable[[H], object]) -> Operation[H | None]:
         """Acquire and emit the outcome; return what is held, or None if it was not free in time.
@@ -88,7 +91,7 @@ class Attempt(ABC, Generic[H]):
         try:
             held = None if self._force is None else (yield from self._force())
             if held is None:
-                held = yield from self._try() if self._timeout == 0 else self._in_line()
+                held = yield from self._try() if self.timeout == 0 else self._in_line()
             if held is not None:
                 note(held)
                 claims = held.claims
@@ -100,18 +103,19 @@ class Attempt(ABC, Generic[H]):
             # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
             # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
             try:
-                yield from undone(self._undoing())
+                yield from undone([*self._undoing(), *self.leaving])
             finally:  # also if a cancellation interrupts that
                 self._emit_not_acquired(error)
             raise
         if held is None:
+            yield from undone(self.leaving)
             self._emit_not_acquired(None)
         return held
 
     def begin(self) -> None:
         """Start to count the timeout."""
         self._since = self.shared.now
-        self._deadline = self._since + self._timeout
+        self._deadline = self._since + self.timeout
 
     @abstractmethod
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
@@ -166,6 +170,8 @@ class Acquisition(Attempt[HeldClaim]):
         contender: The contender that asks for the lock.
         observed: The claim in the way, as this attempt has seen it.
         displaced: The claim whose place this attempt has taken by force; None if there is none.
+        on_readers: Called with this attempt when it sees that readers share the claim in the way; None for nothing.
+        instead: Makes the request that takes the place of a poll's read, or None for a read.
     """
 
     _reads_first = False
@@ -191,6 +197,8 @@ class Acquisition(Attempt[HeldClaim]):
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self.displaced: Claim | None = None
+        self.on_readers: Callable[[Acquisition], object] | None = None
+        self.instead: Callable[[], Request | None] | None = None
         # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
         self._undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
@@ -223,6 +231,11 @@ class Acquisition(Attempt[HeldClaim]):
             return self.observed.claim
         queue = self.contender.key_queue
         return queue.in_the_way if queue.holder is None else queue.holder.claim
+
+    @property
+    def in_the_way(self) -> str:
+        """What is in the way besides the holder, for a message; empty for nothing."""
+        return ""
 
     def _by_force(self) -> Operation[HeldClaim | None]:
         """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
@@ -260,7 +273,7 @@ class Acquisition(Attempt[HeldClaim]):
 
     def _wait(self, turn: WaitingTurn) -> Operation[HeldClaim | None]:
         """Poll and wait until the lock is acquired; return None if it was handed over, or at the deadline."""
-        shared, poll, queue = self.shared, self.contender.options.poll, turn.queue
+        shared, queue = self.shared, turn.queue
         self._check_wait(turn)
         while True:
             if turn.granted is not None:
@@ -278,13 +291,14 @@ class Acquisition(Attempt[HeldClaim]):
                 if claim is not None:
                     return claim
                 if self.holder is not None:
-                    queue.see(self.holder, shared.now + poll[1])
+                    queue.see(self.holder, shared.now + self.poll_times[1])
                 # Handed over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
             if shared.now >= self._deadline:
                 return None
             self._report_wait(turn)
+            poll = self.poll_times
             end = poll_at_end(shared.now, self._frees_at(queue), poll, shared.uniform)
             longest = 0.0 if queue.holder is None else max(poll[1], queue.holder.noticed_within)
             deadline, uniform = self._deadline, shared.uniform
@@ -335,6 +349,13 @@ class Acquisition(Attempt[HeldClaim]):
         return min(math.inf if local is None else local.expires, self.free_at)
 
     @property
+    def poll_times(self) -> tuple[float, float]:
+        """Shortest and longest wait between two polls, in seconds."""
+        shortest, longest = self.contender.options.poll
+        most = math.inf if self.instead is None else LONGEST_BETWEEN_MARKS
+        return min(shortest, most), min(longest, most)
+
+    @property
     def free_at(self) -> float:
         """Local time from which the claim in the way may be taken over, if it stays as it is.
 
@@ -370,6 +391,8 @@ class Acquisition(Attempt[HeldClaim]):
         # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
         # hands.
         fleeting = self._outrun and self.observed.changed_hands and not held_here
+        # but one that readers keep out tells them so in place of a read
+        fleeting = fleeting and self.instead is None
         reads = learns_time or ((seen or held_here) and waits and not fleeting)
         if reads:
             # A read in place of the first write is consistent. A stale one could show a lock that was released already,
@@ -393,13 +416,14 @@ class Acquisition(Attempt[HeldClaim]):
 
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         contender = self.contender
+
+        def build() -> Request:
+            request = None if self.instead is None else self.instead()
+            return request or contender.store.read(contender.options.row, consistent=consistent)
+
         return (
             yield from retrying(
-                self.shared,
-                lambda: contender.store.read(contender.options.row, consistent=consistent),
-                self._deadline,
-                about=contender,
-                attempts=self.requests,
+                self.shared, build, self._deadline, about=contender, attempts=self.requests
             )
         )
 
@@ -432,7 +456,7 @@ class Acquisition(Attempt[HeldClaim]):
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
-        self._undo.append(partial(_end_write, contender, own, attempts))
+        self._undo.append(partial(end_write, contender, own, attempts))
         answer = yield from retrying(
             shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
@@ -471,10 +495,9 @@ class Acquisition(Attempt[HeldClaim]):
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         """Return the acquiring write."""
-        watched = self.observed.claim
-        if watched is not None and now < self.observed.matures():
-            watched = None
-        contender = self.contender
+        contender, watched = self.contender, self.observed.claim
+        if watched is not None:
+            watched = self.observed.to_name(now, contender.store.bounds)
         return contender.store.acquire(
             contender.options.row, own, values, now=now, watched=watched, clause=self._clause
         )
@@ -506,6 +529,8 @@ class Acquisition(Attempt[HeldClaim]):
         self.observed.see(claim, received)
         if claim.closed is not None and not self._is_part:
             raise self._closed(claim)
+        if claim.shared_by is not None and self.on_readers is not None:
+            self.on_readers(self)
 
     def _closed(self, claim: Claim) -> MutexClosedError:
         """Return the error for a lock that is closed, and let all who wait for it here know that."""
@@ -594,7 +619,7 @@ def _undo_turn(turn: WaitingTurn) -> Operation[None]:
         yield from take_back(granted)
 
 
-def _end_write(contender: Contender, own: OwnClaim, attempts: Attempts) -> Operation[None]:
+def end_write(contender: Contender, own: OwnClaim, attempts: Attempts) -> Operation[None]:
     """End the claim that an acquiring write without an answer may have made."""
     if attempts.maybe_applied:
         yield from disown(contender, own)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._lock.dynamodb.store import Store
+    from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.shared import Queue, Shared
     from pynamodb_mutex._lock.protocol.claim import Claim
@@ -87,6 +88,9 @@ class Contender:
         "thread",
         "who",
     )
+
+    disowns: Callable[[Any], Operation[None]] | None = None
+    """How a claim of unknown outcome is ended, given the `OwnClaim`; None if by its token."""
 
     is_run = False
     """Whether it asks for a run of `once`.
@@ -180,9 +184,11 @@ class Contender:
         for claim in self.shared.holders(self.store, self.row_name):
             other: Contender = claim.contender
             # the same key may come with other range keys
-            if other is not self and claim.held and other.row_name == self.row_name:
-                is_stuck = claim.is_orphaned if orphaned else self.stalls(other)
-                return claim if is_stuck else None
+            if other is self or not claim.held or other.row_name != self.row_name:
+                continue
+            # one of several, if readers share the claim
+            if claim.is_orphaned if orphaned else self.stalls(other):
+                return claim
         return None
 
     def warn_of_orphan(self) -> None:
@@ -244,6 +250,9 @@ def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadli
         MutexAlreadyHeldError: If the wait would never end.
     """
     key = shown(stalled.key)
+    if stalled.options.shared and stalled.caller == contender.caller and deadline == math.inf:
+        msg = f"{key} is shared by this thread or task: release the shared lock first, then acquire, and read again"
+        raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)
     holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)
     if expires < deadline:
         if not contender.is_warned:

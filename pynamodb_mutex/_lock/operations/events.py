@@ -144,7 +144,7 @@ def contended(contender: Contender, holder: Claim | None) -> LockEvent:
         "holder": None if holder is None else holder.owner,
         "holder_token": None if holder is None else holder.token,
         "holder_fencing_token": None if holder is None else holder.version,
-        "expires_at": None if holder is None else holder.expires_at,
+        "expires_at": None if holder is None else holder.ends,
     }
     return LockEvent("contended", contender, None, fields)
 

@@ -113,12 +113,18 @@ class LocalQueue(Generic[H, C]):
                 turn.end_promise()
         # After a hand-over the successor is the holder already: nobody is to be woken for a lock that is not free.
         if self.forget(claim):
-            if self.turns:
-                self.turns[0].polls_at = -math.inf
-                self.turns[0].wakeup.ring()
-            if self.watchers:
-                self.watchers[0].ring()
-            self._check_idle()
+            if self.turns or self.watchers:
+                self.wake()
+            else:
+                self._check_idle()
+
+    def wake(self) -> None:
+        """Wake the first in line, to poll at once, and the first watcher."""
+        if self.turns:
+            self.turns[0].polls_at = -math.inf
+            self.turns[0].wakeup.ring()
+        if self.watchers:
+            self.watchers[0].ring()
 
     def forget(self, claim: H) -> bool:
         """Forget a holder; return whether it was the holder, so that this process now holds the key no more."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
+_ALONE = ("fair", "data", "attributes", "delete_on_release", "reentrant", "hold_at_least")
+"""Options that a lock which others share cannot have."""
+
 FOREVER = -1.0
 """The timeout that stands for no timeout, as in `threading`."""
 
@@ -64,6 +67,7 @@ class LockOptions:
         delete_on_release: Whether the row is deleted at release.
         reentrant: Whether the holding thread or task may acquire the lock again.
         hold_at_least: Seconds after the acquisition before which a release leaves a reserved claim; None for none.
+        shared: Whether others that set this may hold the lock at the same time.
     """
 
     key: str
@@ -89,6 +93,7 @@ class LockOptions:
     # special kinds
     reentrant: bool = False
     hold_at_least: float | None = None
+    shared: bool = False
 
     def __init__(
         self,
@@ -139,14 +144,16 @@ class LockOptions:
             msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
             raise ValueError(msg)
 
-    def check_unfair(self) -> None:
-        """Refuse ``fair`` for several locks, which have no common order of arrival.
+    def check_several(self) -> None:
+        """Refuse what several locks together cannot have: an order of arrival, and readers.
 
         Raises:
             TypeError: If the option is set.
         """
         if self.fair:
             raise TypeError("fair=True is for one key of a lock table: several have no common line")
+        if self.shared:
+            raise TypeError("shared=True is for one key: acquire the shared locks one by one")
 
     def seconds_to_wait(self, blocking: bool, timeout: float | timedelta | None) -> float:
         """Return the seconds for which a call of `Mutex.acquire` waits: 0 if it does not, infinity if without limit.
@@ -180,6 +187,8 @@ def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: For one that no lock can have.
     """
     made = {**options}
+    if "shared" in made:
+        check_shared(made)
     if "lease" in made:
         made["lease"] = check_lease(made["lease"])
     if "timeout" in made:
@@ -193,6 +202,20 @@ def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
         serialize_attributes(model, made["attributes"])  # refuses wrong ones now
         made["attributes"] = dict(made["attributes"])
     return made
+
+
+def check_shared(options: Mapping[str, Any]) -> None:
+    """Refuse what a lock that others share cannot have.
+
+    Raises:
+        TypeError: If ``shared`` is no bool, or another option needs the lock alone.
+    """
+    check_bool("shared", options["shared"])
+    for name in _ALONE:
+        if options["shared"] and options.get(name):
+            raise TypeError(
+                f"{name} is for a lock that is held alone: leave it out, or shared=True"
+            )
 
 
 def check_options(called: str, options: Iterable[str]) -> None:

@@ -253,6 +253,9 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception:
         # the claim is the parent's, which has the same token, goes on, and believes in it.
         return
+    if contender.disowns is not None:
+        yield from contender.disowns(own)
+        return
     values = store.ending(shared.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)
     if contender.on_freed is not None:

@@ -12,7 +12,7 @@ import re
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from pynamodb_mutex._lock.protocol.messages import shown_owner
+from pynamodb_mutex._lock.protocol.messages import shown_all, shown_owner
 from pynamodb_mutex._lock.protocol.server_time import DRIFT, WATCH_GRACE, Bounds
 
 SHORTEST_LEASE = 0.5
@@ -42,6 +42,9 @@ MOST_NUMBERS = 100
 MOST_CHANGES = 1000
 """Changes of hands of one row while a request is under way, at most; the version of a row that is made anew a second later
 is further from ours."""
+
+MARK_FAR = 15.0
+"""Seconds from now beyond which a waiting writer's mark counts for nothing: no writer of ours has written it."""
 
 YEAR_10000 = 253402300800.0
 """First second, in server time, that no date can represent. A later end was never meant to be in seconds."""
@@ -103,6 +106,9 @@ class Claim(NamedTuple):
         unstored: Why it could not be stored; None if it is.
         payload_hash: Hash of the payload of that result or, under a claim, of the run.
         unknown: Label of a run whose outcome somebody has to decide, unless its claim runs; None if there is none.
+        shared_by: Ends of the readers that share a claim, in server time, by the claim's token and the reader's name.
+        wanted_until: Server time until which no other readers begin or join, for a writer waits; None for none.
+        wanted_by: Label of that writer.
         fault: Why the row cannot be a lock's; None if it can. Such a row shows no claim, only its token if that can
             be read. To its holder the row was overwritten; nobody else may judge by it.
     """
@@ -122,7 +128,23 @@ class Claim(NamedTuple):
     unstored: str | None = None
     payload_hash: str | None = None
     unknown: str | None = None
+    shared_by: dict[str, dict[str, float]] | None = None
+    wanted_until: float | None = None
+    wanted_by: str | None = None
     fault: Exception | None = None
+
+    @property
+    def readers(self) -> dict[str, float] | None:
+        """The end of each reader that shares the claim, by the reader's name; None if it is not shared."""
+        # A map under another token is that of an earlier claim, which a process of an older version has replaced.
+        is_shared = self.shared_by is not None and self.expires_at is not None
+        return (self.shared_by or {}).get(self.token or "") if is_shared else None
+
+    @property
+    def ends(self) -> float | None:
+        """Server time at which the claim ends unless it is renewed; of a shared one, when its last reader's ends."""
+        # Not at the row's end: a reader that has left may have had a longer lease than one that died.
+        return self.expires_at if self.readers is None else max(self.readers.values(), default=0.0)
 
     @property
     def is_reserved(self) -> bool:
@@ -131,12 +153,27 @@ class Claim(NamedTuple):
 
     @property
     def holder(self) -> str:
-        """The label of the holder, as a message shows it."""
+        """The label of the holder, or those of the readers, as a message shows them."""
+        if self.is_reserved:
+            return "nobody (released, and kept by hold_at_least)"
+        labels = [name.partition(" ")[2] for name in self.readers or ()]
         return (
-            "nobody (released, and kept by hold_at_least)"
-            if self.is_reserved
-            else shown_owner(self.owner)
+            f"{len(labels)} reader(s): {shown_all(labels)}" if labels else shown_owner(self.owner)
         )
+
+    @property
+    def described(self) -> str:
+        """The holder and the end of the claim, for a message."""
+        if self.ends is None:
+            return "its holder is not known"
+        try:
+            end = datetime.fromtimestamp(self.ends, tz=timezone.utc)
+            until = end.isoformat(timespec="milliseconds")
+        except (ValueError, OverflowError, OSError):
+            until = f"{self.ends} s"  # another program wrote the row, and this is no date
+        if self.is_reserved:
+            return f"released, and kept until {until} (DynamoDB's time) by hold_at_least"
+        return f"held by {self.holder} until {until} (DynamoDB's time) unless renewed"
 
     def check(self) -> None:
         """Raise unless the row may be a lock's.
@@ -156,10 +193,17 @@ class Claim(NamedTuple):
         # TICK, as in `ObservedClaim.free_at`
         return until is not None and (bounds is None or received < bounds.passes(until + TICK))
 
+    def marked_until(self, now: float, bounds: Bounds | None) -> float | None:
+        """Return the server time until which a waiting writer keeps new readers out; None if none does, as far as is known."""
+        until = self.wanted_until
+        if until is None or bounds is None or now >= bounds.passes(until + TICK):
+            return None
+        return until if until <= bounds.highest(now) + MARK_FAR else None
+
     def is_held(self, received: float, bounds: Bounds | None) -> bool:
         """Return whether the claim was running when the row was received, as far as server time is known."""
         self.check()
-        ends = self.expires_at
+        ends = self.ends
         return ends is not None and (bounds is None or received < bounds.passes(ends))
 
 
@@ -214,12 +258,19 @@ class ObservedClaim:
         """
         if self.claim is None or self.claim.closed is not None:
             return math.inf
-        if self.claim.expires_at is None:
+        if self.claim.ends is None:
             return -math.inf
         if bounds is None:
             return self.matures()
         # The condition of the acquiring write leaves the same tick (`Store.now_low`): before that it would be refused.
-        return min(self.matures(), bounds.passes(self.claim.expires_at + TICK))
+        return min(self.matures(), bounds.passes(self.claim.ends + TICK))
+
+    def to_name(self, now: float, bounds: Bounds | None) -> Claim | None:
+        """Return the claim if a write that takes it over names it, with its end; None if the end in the row is enough."""
+        is_shared = self.claim is not None and self.claim.readers is not None
+        return (
+            self.claim if now >= (self.free_at(bounds) if is_shared else self.matures()) else None
+        )
 
 
 class Term:

@@ -6,7 +6,6 @@ terminal, and a key may have 2048 bytes.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,16 +61,3 @@ def one_line(said: object) -> str:
     What botocore and PynamoDB raise quotes whatever is at the other end of the connection.
     """
     return escaped(" ".join(str(said).split()))
-
-
-def describe_holder(owner: str | None, expires_at: float | None) -> str:
-    """Describe the holder of a lock and the end of its claim, for a message."""
-    if expires_at is None:
-        return "its holder is not known"
-    try:
-        end = datetime.fromtimestamp(expires_at, tz=timezone.utc).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        end = f"{expires_at} s"  # another program wrote the row, and this is no date
-    if owner is None:
-        return f"released, and kept until {end} (DynamoDB's time) by hold_at_least"
-    return f"held by {shown_owner(owner)} until {end} (DynamoDB's time) unless renewed"

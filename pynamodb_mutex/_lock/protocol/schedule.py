@@ -19,6 +19,9 @@ LONGEST_SILENCE = 2.0
 """Seconds for which the waiters of one process rely on the first of them to poll. If that one has no answer by then,
 because its request hangs or fails, the others send requests of their own."""
 
+LONGEST_BETWEEN_MARKS = 2.0
+"""Longest wait between two polls of a waiter that marks the row, so that readers make way for it, in seconds."""
+
 SHORTEST_WAIT = 0.01
 """Shortest wait between two requests for the same lock, in seconds, if the first one showed nothing new."""
 

@@ -86,6 +86,7 @@ SIGNALS: Mapping[str, NamedSignal] = {
         "lost",
         "released",
         "handed_over",
+        "marked",
         "once_called",
     )
 }
@@ -304,7 +305,7 @@ def _log_record(event: LockEvent | Log) -> None:
     log(level, event.message, *event.args, exc_info=error, extra=event.fields)
 
 
-def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - one for each message
+def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911, PLR0912 - one for each message
     """Return the level of an event's record, its message, and what the message shows after the key and the owner."""
     fields = event.fields
     match event.name:
@@ -336,6 +337,8 @@ def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - on
         case "released":
             message = "%s given up by %s, and expires with its lease: %r"
             return logging.WARNING, message, fields["error"]
+        case "marked":
+            return logging.DEBUG, "%s marked by %s, who waits for %s readers", fields["readers"]
         case "once_called":
             level = logging.WARNING if fields["outcome"] in WARNED else logging.DEBUG
             return level, "once %s called by %s: %s", fields["outcome"]

@@ -16,7 +16,7 @@ from row_models import PLAIN, Account, made
 
 import pynamodb_mutex
 from pynamodb_mutex import LockItem, Loss, Mutex, RowLock, Semaphore, aio, exceptions, synchronized
-from pynamodb_mutex._lock.protocol.messages import describe_holder
+from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex.exceptions import InvalidKeyError, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.groups import AnyOf, MutexGroup, RowLocks
 
@@ -404,9 +404,9 @@ def test_subclass_and_cause_that_cannot_be_pickled_survive_too():
 
 
 def test_holder_is_described_with_its_end_in_words():
-    described = describe_holder("me", 1700000000.25)
-    assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in described
-    assert "released, and kept until 1970-01-01T00:00:01" in describe_holder(None, 1.0)
-    assert describe_holder("me", None) == "its holder is not known"
+    mine = Claim(owner="me", expires_at=1700000000.25)
+    assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in mine.described
+    assert "released, and kept until 1970-01-01T00:00:01" in Claim(expires_at=1.0).described
+    assert Claim(owner="me").described == "its holder is not known"
     # milliseconds, written into the row by hand: an end that no calendar has does not hide the error
-    assert "held by 'me'" in describe_holder("me", 1.7e12)
+    assert "held by 'me'" in mine._replace(expires_at=1.7e12).described

@@ -37,14 +37,15 @@ from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
 from pynamodb_mutex.testing import expire, recorded, run_elsewhere, unknown_run
 
-WAITS, HOLDS = 0.5, 2.0
+WAITS, HOLDS, READS = 0.5, 2.0, 1.5
 
 
 def everything_that_happens(scene):
     """Let every event happen, and return the table.
 
     One acquisition is contended and fails. Then one takes over an abandoned lock, its renewal fails, and it is lost; the
-    release of one fails; one is detached; one is released; the acquire of the last fails.
+    release of one fails; one is detached; one is released; the acquire of the last fails. Before all that, one waits for a
+    reader, and marks the row.
     """
 
     def denied(op, call):
@@ -52,6 +53,8 @@ def everything_that_happens(scene):
         with pytest.raises(PynamoDBException):
             call()
 
+    with scene.other(shared=True):
+        assert not scene.mutex().acquire(timeout=READS)
     scene.taken(auto_renew=False)
     assert not scene.mutex().acquire(blocking=False)
     expire(scene.key, scene.there)
@@ -123,9 +126,9 @@ class Telemetry:
 
 
 COUNTS = {
-    "acquired": 5, "wait_count": 5,  # one by the other client: it is of the same table
-    "abandoned": 2, "contended": 1, "not_acquired/held": 1, "not_acquired/error": 1,
-    "lost/FORCED": 1, "renewal_failures": 1, "hold_count": 4,
+    "acquired": 6, "wait_count": 6,  # two by the other client: it is of the same table
+    "abandoned": 2, "contended": 2, "not_acquired/held": 2, "not_acquired/error": 1,
+    "lost/FORCED": 1, "renewal_failures": 1, "hold_count": 5, "marked": 1,
     "held": 1,  # that of the other client, which never released it
 }  # fmt: skip
 
@@ -135,7 +138,7 @@ def test_prometheus_counts_what_happens(scene):
     with registry.install():
         everything_that_happens(scene)
         until(lambda: {"lost/FORCED", "renewal_failures"} <= registry.metrics.keys())
-        times = {"hold_sum": pytest.approx(HOLDS), "wait_sum": pytest.approx(WAITS)}
+        times = {"hold_sum": pytest.approx(HOLDS + READS), "wait_sum": pytest.approx(WAITS)}
         assert registry.metrics == COUNTS | times
         with pytest.raises(ValueError, match="Duplicated"):
             registry.install()
@@ -148,14 +151,14 @@ def test_opentelemetry_counts_what_happens(scene):
         table = everything_that_happens(scene)
         until(lambda: {"lost/FORCED", "renewal_failures"} <= telemetry.metrics.keys())
         assert telemetry.metrics == COUNTS
-        until(lambda: len(telemetry.spans) == 5 + 2 + 4)
+        until(lambda: len(telemetry.spans) == 6 + 3 + 5)
     # and that of the lock that is held still
-    assert (len(telemetry.spans), telemetry.metrics["held"]) == (12, 0)
+    assert (len(telemetry.spans), telemetry.metrics["held"]) == (15, 0)
     waits = [span for span in telemetry.spans if span.name == f"acquire {table}"]
     holds = [span for span in telemetry.spans if span.name == f"hold {table}"]
-    assert (len(waits), len(holds)) == (7, 5)
+    assert (len(waits), len(holds)) == (9, 6)
     outcomes = [span.attributes["pynamodb_mutex.outcome"] for span in waits]
-    assert sorted(outcomes) == ["acquired"] * 5 + ["error", "held"]
+    assert sorted(outcomes) == ["acquired"] * 6 + ["error", "held", "held"]
     (failed,) = (span for span in waits if span.status.status_code is trace.StatusCode.ERROR)
     assert failed.events[0].name == "exception"
     (lost,) = (span.status for span in holds if "pynamodb_mutex.loss" in span.attributes)
@@ -287,8 +290,8 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
         check_format(line, "pynamodb-mutex")
         assert (line["table"], line["key"]) == (table, scene.key)
     assert sorted(line["event"] for line in lines) == sorted(
-        ["acquired"] * 5 + ["contended", "not_acquired", "not_acquired", "renewal_failed"]
-        + ["lost", "released", "released", "handed_over"]
+        ["acquired"] * 6 + ["contended", "not_acquired"] * 2 + ["not_acquired", "renewal_failed"]
+        + ["marked", "lost"] + ["released"] * 3 + ["handed_over"]
     )  # fmt: skip
     (lost,) = (line for line in lines if line["event"] == "lost")
     assert (lost["loss"], lost["owner"], lost["Lost"]) == ("FORCED", "me", 1)
@@ -296,7 +299,10 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
     assert lost["HoldTime"] == pytest.approx(HOLDS)
     assert isinstance(lost["fencing_token"], int)
     assert next(line["abandoned_by"] for line in lines if line.get("Abandoned")) == "other"
-    assert [line["holder"] for line in lines if line["event"] == "contended"] == ["other"]
+    assert [line["holder"] for line in lines if line["event"] == "contended"] == [
+        "shared: other",
+        "other",
+    ]
     assert sum("error" in line for line in lines) == 3
 
 

@@ -1,0 +1,365 @@
+"""Acquire a shared lock: begin a claim, or join the one that other readers share; renew it, and leave it.
+
+Each reader is by itself: there is no line in the process, and no hand-over. A writer that waits marks the row, which holds
+new readers back for a few seconds at a time. What may be sent is decided in `pynamodb_mutex._shared.readers`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pynamodb_mutex._lock.dynamodb.answers import Failure
+from pynamodb_mutex._lock.dynamodb.layout import SHARED_MARK, seconds
+from pynamodb_mutex._lock.operations import acquire
+from pynamodb_mutex._lock.operations.contender import Contender, refuse_wait
+from pynamodb_mutex._lock.operations.events import LockEvent
+from pynamodb_mutex._lock.operations.held import HeldClaim
+from pynamodb_mutex._lock.operations.local_queue import LocalQueue
+from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
+from pynamodb_mutex._lock.protocol.claim import TICK, Claim, date_of
+from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
+from pynamodb_mutex._lock.protocol.outcome import was_lost_before_release
+from pynamodb_mutex._shared import readers, requests
+from pynamodb_mutex.exceptions import Loss, MutexAlreadyHeldError, MutexError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb_mutex._lock.dynamodb.answers import Answer
+    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.operations.effects import Operation
+    from pynamodb_mutex._lock.operations.held import Proposal
+    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.protocol import outcome
+
+_MOST_ROUNDS = 4
+"""Most requests of one try: one that begins, and joins that are refused for their form, or for others' longer leases."""
+
+
+class Waiting(list[Any]):
+    """The contenders of this process that wait for shared locks."""
+
+    def __init__(self, shared: Shared) -> None:  # noqa: ARG002 - `Shared.of` gives it
+        super().__init__()
+
+
+class SharedContender(Contender):
+    """Who asks for a shared lock. It waits in a queue of its own, and so gets nothing handed over."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._queue: Queue = LocalQueue({}, None)
+
+    @property
+    def queue(self) -> Queue:
+        """Its own queue."""
+        return self._queue
+
+    key_queue = queue
+
+    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+        """Return the local holder that a wait keeps from its release: see `Contender`. Readers keep nobody out."""
+        stalled = super().stalled_holder(orphaned=orphaned)
+        return None if isinstance(stalled, HeldShare) else stalled
+
+    def values(self, lease: float, end: float) -> dict[str, Any]:
+        """Return the serialised values of a claim that this reader begins.
+
+        Raises:
+            MutexError: If DynamoDB's answers have no ``Date``.
+        """
+        if self.store.bounds is None:
+            msg = f"{shown(self.key)}: DynamoDB's answers have no Date, so no reader's share could be dated"
+            raise MutexError(msg, key=self.key)
+        return super().values(lease, end) | {"owner": SHARED_MARK + self.owner}
+
+    def disowns(self, own: Any) -> Operation[None]:
+        """Remove an entry that may have been made, and that nobody will use; sent once, after a read that shows it."""
+        # Never by the token alone: others share the claim.
+        store, row = self.store, self.options.row
+        reply = yield from send(store.read(row, consistent=True))
+        if not isinstance(reply, Failure) and own.end_in(reply.claim) is not None:
+            own.seen, own.version = reply.claim, reply.claim.version
+            yield from send(requests.leave(store, row, own, self.shared.now))
+
+
+def shares_of(contender: Contender, *, of_caller: bool = False) -> list[HeldShare]:
+    """Return the shares of a lock that this process has, or only those of the thread or task that asks for it."""
+    found = contender.shared.holders(contender.store, contender.row_name)
+    held = [each for each in found if isinstance(each, HeldShare) and each.held]
+    return [each for each in held if not of_caller or each.contender.caller == contender.caller]
+
+
+class HeldShare(HeldClaim):
+    """A reader's part of a claim, from the answer that confirmed it until it is left or lost."""
+
+    __slots__ = ()
+
+    own: readers.SharedClaim
+
+    @property
+    def can_be_won_back(self) -> bool:
+        """Whether a renewal would make it held again; not once a row has shown that the entry was removed."""
+        return super().can_be_won_back and self.belief.taker is None
+
+    def begin(self) -> None:
+        """Note that the lock is held from now on, or again, and let the other readers of this process join."""
+        super().begin()
+        for other in self.shared.of(Waiting):
+            if (other.store, other.row_name) == (self.store, self.contender.row_name):
+                other.queue.wake()
+
+    def leave_queue(self) -> None:
+        """Remove the holder from the records of this process, and wake a writer of this process that waits."""
+        super().leave_queue()
+        # Not while others share it: a fair writer takes this for a free lock, and would neither read nor mark.
+        if len(self.own.seen.readers or ()) <= 1:
+            self.shared.queue(self.store, self.contender.row_name).wake()
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Queue an event of this acquisition, with what others who share the lock have to do with it."""
+        own = self.own
+        super().emit(name, **fields, readers=len(own.seen.readers or ()), resent=own.resent)
+
+    def renewal(self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:  # noqa: ARG002 - it is this claim
+        """Return the request that renews the entry."""
+        end, lease = proposals[0].end, proposals[0].lease
+        return requests.renew(self.store, self.options.row, self.own, end, lease)
+
+    def note_renewal(
+        self,
+        claims: Sequence[HeldClaim],  # noqa: ARG002 - as above
+        proposals: Sequence[Proposal],
+        answer: Answer,
+    ) -> outcome.Renewal:
+        """Note the outcome of a renewal, and return it."""
+        own, row = self.own, answer.claim
+        verdict = readers.renewal(own, proposals[0].end, row, applied=answer.applied)
+        if verdict == "gone":
+            self.lose(Loss.EXPIRED, row)
+            return "lost"
+        if verdict == "lost":
+            # our claim without an end was cleared by hand, whoever has begun it
+            self.note_refusal(row._replace(token=own.token) if own.is_of(row) else row)
+            return verdict
+        own.seen, own.repeats = row, verdict == "again"
+        if verdict == "applied":
+            self.extend(proposals[0])
+        return verdict
+
+    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - to nobody
+        """Leave the claim, and end it as its last reader."""
+        [ending], own = endings, self.own
+        while True:
+            answer = yield from retrying(
+                self.shared,
+                lambda: requests.leave(self.store, self.options.row, own, self.shared.now),
+                ending.until,
+                about=self,
+                attempts=ending.attempts,
+            )
+            row = answer.claim
+            if answer.applied or own.end_in(row) is None:
+                break
+            # others have left or joined since: it is the last one now, or is not any more
+            own.seen = row
+        if answer.applied or not was_lost_before_release(
+            own, row, maybe_applied=ending.attempts.maybe_applied
+        ):
+            return True
+        if own.is_of(row) and row.expires_at is not None:
+            # another reader took this one for dead, and removed it
+            self._lose(Loss.EXPIRED, row, at_release=True)
+            raise self.lost_error("release")
+        raise self.lost_at_release(row)
+
+
+class SharedAcquisition(acquire.Acquisition):
+    """An attempt to acquire a shared lock, until a deadline."""
+
+    _clause = requests.Begin()
+
+    def by_force(self) -> None:
+        """Refuse: a reader breaks nobody's claim.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("force=True is for a lock that is held alone, and not for shared=True")
+
+    def acquire(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim | None]:
+        """Acquire and emit the outcome: see `Attempt.acquire`.
+
+        Raises:
+            MutexAlreadyHeldError: If this thread or task holds the lock alone.
+        """
+        contender = self.contender
+        alone = contender.stalled_holder()
+        if alone is not None and alone.contender.caller == contender.caller:
+            msg = f"{shown(contender.key)} is held alone by this thread or task: the plain lock covers reading"
+            raise MutexAlreadyHeldError(msg, key=contender.key, owner=alone.contender.owner)
+        # one read, and no write that is refused, where another of this process reads; none where this one does
+        self._reads_first = bool(shares_of(contender))
+        for share in shares_of(contender, of_caller=True):
+            self.observed.see(share.own.seen, self.shared.now)
+        waiting = self.shared.of(Waiting)
+        waiting.append(contender)
+        try:
+            return (yield from super().acquire(note))
+        finally:
+            waiting.remove(contender)
+
+    @property
+    def free_at(self) -> float:
+        """Local time from which the lock may be shared, as far as is known: see `Acquisition`."""
+        bounds = self.contender.store.bounds
+        free_at = -math.inf if self._joins else super().free_at
+        until = self._seen.marked_until(self.shared.now, bounds)
+        if until is None or bounds is None or self._is_nested:
+            return free_at
+        return max(free_at, bounds.passes(until + TICK))
+
+    @property
+    def in_the_way(self) -> str:
+        """What keeps this reader out besides the holder: see `Acquisition`."""
+        seen, bounds = self._seen, self.contender.store.bounds
+        if seen.marked_until(self.shared.now, bounds) is not None:
+            end = date_of(seen.wanted_until)
+            return f"a writer waits ({shown_owner(seen.wanted_by)}, mark until {end}); "
+        most = readers.MOST
+        return (
+            f"{most} readers are the most there can be; " if len(seen.readers or ()) >= most else ""
+        )
+
+    @property
+    def _seen(self) -> Claim:
+        return self.observed.claim or Claim()
+
+    @property
+    def _is_nested(self) -> bool:
+        """Whether this thread or task has an entry in the claim: no waiting writer keeps it out, or both would wait for ever."""
+        mine = shares_of(self.contender, of_caller=True) if self._seen.readers else ()
+        return any(share.own.end_in(self._seen) is not None for share in mine)
+
+    @property
+    def _joins(self) -> bool:
+        bounds, nested = self.contender.store.bounds, self._is_nested
+        return readers.may_join(self._seen, self.shared.now, bounds, nested=nested)
+
+    def take(self, seen: Claim | None = None) -> Operation[HeldClaim | None]:  # noqa: ARG002 - it breaks none
+        """Begin a claim or join one; return None if another holds the lock alone, or a writer waits."""
+        own: readers.SharedClaim | None = None
+        for _ in range(_MOST_ROUNDS):
+            if own is None or not own.version or not (self._joins and own.is_of(self._seen)):
+                token = self.shared.new_token(self.contender.store)
+                own = readers.SharedClaim(token, self.contender.options.lease, self.contender.owner)
+            else:
+                own.repeats = True
+            if self._joins:
+                own.seen, own.version = self._seen, self._seen.version
+            held = yield from self._send(own)
+            if held is not None or self.shared.now < self.free_at:
+                return held
+        return None
+
+    def _send(self, own: readers.SharedClaim) -> Operation[HeldClaim | None]:
+        """Send the write that begins a claim, or joins one if ``own`` has its version; return None if it was refused."""
+        contender, shared, store = self.contender, self.shared, self.contender.store
+        attempts = Attempts()
+
+        def build() -> Request:
+            self.requests.count += 1
+            now, row = shared.now, contender.options.row
+            end, lease = own.propose(now, store.bounds, own.lease)
+            if own.version:
+                return requests.join(store, row, own, end, lease, now, nested=self._is_nested)
+            values = contender.values(lease, end) | requests.not_marked(store, now)
+            values["readers"] = {own.token: {"M": {own.name: {"N": seconds(end)}}}}
+            return self._request(own, values, now)
+
+        def accept(answer: Answer) -> Failure | None:
+            if answer.applied:
+                answer.claim.check()
+            if answer.applied and own.end_in(answer.claim) is None:
+                return store.connection.not_dynamodbs("UpdateItem")  # see `Acquisition.take`
+            return None
+
+        self._undo.append(partial(acquire.end_write, contender, own, attempts))
+        answer = yield from retrying(
+            shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
+        )
+        if own.end_in(answer.claim) is None:
+            self._undo.pop()
+            self._see_answer(answer)
+            return None
+        # Also if refused: an earlier attempt was applied. See `Acquisition.take`, for this and the rest.
+        sent = min(attempts.first_sent, answer.sent)
+        found = answer.claim
+        if found.token != own.token:
+            # of a writer that died the first reader is told
+            found = found._replace(abandoned_by="")
+        claim = HeldShare(contender, own, found, answer.item, sent)
+        self._undo[-1] = partial(acquire.take_back, claim)
+        failure = yield from acquire.renew_if_short(claim)
+        if claim.stands_at(shared.now):
+            claim.begin()
+            claim.start(sent)
+            return claim
+        yield from acquire.take_back(claim)
+        self._undo.pop()
+        acquire.raise_if_out_of_time(failure, claim, self._deadline)
+        return None
+
+
+# -- a writer that waits for readers ---------------------------------------------------------------
+
+
+def meet_readers(attempt: acquire.Acquisition) -> None:
+    """Let an attempt to hold the lock alone, which has seen that readers share it, mark its row if it may wait.
+
+    Raises:
+        MutexAlreadyHeldError: If one of the readers is the thread or task itself.
+    """
+    claim, contender = attempt.observed.claim, attempt.contender
+    if claim is None or not claim.readers or attempt.instead is not None:
+        return
+    for share in shares_of(contender, of_caller=True):
+        refuse_wait(contender, share.contender, math.inf, math.inf)
+    if attempt.timeout > 0:
+        mark = _Mark(attempt)
+        attempt.instead, attempt.leaving = mark.request, (mark.remove,)
+
+
+class _Mark:
+    """The mark of one attempt."""
+
+    def __init__(self, attempt: acquire.Acquisition) -> None:
+        self._attempt = attempt
+        self._until = ""
+
+    def request(self) -> Request | None:
+        """Return the request that marks the row, and shows it; None if there are no readers, or another mark will do."""
+        attempt, contender = self._attempt, self._attempt.contender
+        now, claim, bounds = attempt.shared.now, attempt.observed.claim, contender.store.bounds
+        if claim is None or not claim.readers or bounds is None:
+            return None
+        until = claim.marked_until(now, bounds) or 0.0
+        if until - bounds.highest(now) >= readers.MARK_LEFT:
+            return None
+        self._until = seconds(bounds.nominal(now) + readers.MARK)
+        if attempt.shared.hears("marked"):
+            fields = {"readers": len(claim.readers)}
+            attempt.shared.emit(LockEvent("marked", contender, None, fields))
+        return requests.mark(
+            contender.store, contender.options.row, claim, self._until, contender.owner, now
+        )
+
+    def remove(self) -> Operation[None]:
+        """Remove the mark, so that readers need not wait for its end; sent once."""
+        contender = self._attempt.contender
+        if self._until and not contender.shared.inherited:
+            yield from send(requests.unmark(contender.store, contender.options.row, self._until))

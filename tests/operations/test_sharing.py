@@ -1,0 +1,357 @@
+"""The rules by which readers share a claim, and by which a writer that waits for them marks its row."""
+
+import asyncio
+import time
+from functools import partial
+
+import pytest
+from operations_by_hand import waiting
+from pynamodb.exceptions import UpdateError
+from pynamodb.expressions.operand import Path, Value
+from sent_requests import REFUSALS, kept_from
+from signal_receivers import hearing
+from two_clients import Acquiring, held, on_thread
+
+from dev import faultproxy as net
+from dev.faultproxy import after, deny, drop_answer, drop_request
+from pynamodb_mutex import Loss, Mutex, exceptions
+from pynamodb_mutex._lock.dynamodb.layout import seconds
+from pynamodb_mutex._lock.runtime.clock import local_clock
+from pynamodb_mutex._shared import readers, requests
+
+
+def lock(scene, where="there", **options):
+    """Return a shared lock of a client; the second that one client acquires is nested."""
+    options = {"shared": True, "auto_renew": False, "timeout": 0, **options}
+    return Mutex.for_key(scene.key, model=getattr(scene, where), **options)
+
+
+def reader(scene, where="there", **options):
+    return held(lock(scene, where, **options))
+
+
+def end_of(scene, mutex):
+    return scene.parsed.readers[f"{mutex.token} {mutex.owner}"]
+
+
+def write(scene, *path, **attributes):
+    """Write attributes by hand, as they are sent; or remove what is at a path."""
+    actions = [Path(name).set(Value(value)) for name, value in attributes.items()]
+    actions += [Path(path).remove()] if path else []
+    scene.there._get_connection().update_item(scene.key, actions=actions)
+
+
+def marking(mutex):
+    """Return an acquisition of a lock that waits, and has polled once more."""
+    driven = waiting(mutex)
+    time.sleep(2)
+    driven.wake()
+    return driven
+
+
+# -- joining, renewing and leaving -----------------------------------------------------------------
+
+
+def test_join_and_renewal_move_the_row_as_far_as_they_must_and_its_lease_never_falls(scene):
+    first, long, short = reader(scene), lock(scene, "here", lease=60), lock(scene, "here", lease=5)
+    for form, call, mutex, lease in (
+        ("far", Mutex.acquire, long, 60),
+        ("near", Mutex.acquire, short, 60),
+        ("near", Mutex.renew, short, 60),
+        ("near", Mutex.renew, first, 60),
+        ("far", partial(Mutex.renew, lease=600), first, 600),
+        ("near", Mutex.renew, long, 600),
+    ):
+        before, ttl = scene.parsed.expires_at, int(scene.claim["ttl"]["N"])
+        call(mutex)
+        row, end = scene.parsed, end_of(scene, mutex)
+        moved = end if form == "far" else before + 0.001
+        assert row.expires_at == pytest.approx(moved, abs=0.0001)
+        assert before < row.expires_at >= end
+        assert row.lease == pytest.approx(lease, abs=0.01)
+        assert int(scene.claim["ttl"]["N"]) >= ttl
+
+
+@pytest.mark.parametrize("kind", ["join", "renew"])
+@pytest.mark.parametrize(("had", "gets"), [(30, 600), (50, 60), (600, 900)])
+def test_request_that_another_reader_has_outrun_is_sent_once_again(scene, kind, had, gets):
+    """With the same end, in the other form or with the longer lease; and the belief counts from the first time."""
+    other, mine = reader(scene, lease=had), lock(scene, "here", lease=60)
+    call = held(mine).renew if kind == "renew" else mine.acquire
+    scene.proxy.start_anew()
+    scene.proxy.next(after(lambda: time.sleep(1) or other.renew(gets)), op=kind)
+    with hearing(scene.key) as heard:
+        began = local_clock().now()
+        call()
+        # the first renewal is the other's
+        event = heard.wait("renewed", 2) if kind == "renew" else heard.wait("acquired")
+    assert scene.applied(kind) == [False, True]
+    end = end_of(scene, mine)
+    assert all(f'"{seconds(end)}"'.encode() in seen.raw for seen in scene.proxy.of(kind))
+    assert mine.deadline <= began + 60 * 0.99
+    assert (event.fields["readers"], event.fields["resent"]) == (2, 1)
+    mine.renew()
+    assert end_of(scene, mine) > end + 0.9
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_renewal_that_was_applied_or_overtaken_is_not_sent_again(scene, doubled):
+    mine = reader(scene, "here")
+    overtaken = after(partial(mine.renew, 60))
+    scene.proxy.next(net.duplicate("second") if doubled else overtaken, op="renew")
+    mine.renew()
+    assert (scene.applied("renew"), mine.held) == ([True, False], True)
+
+
+@pytest.mark.parametrize("call", [Mutex.renew, Mutex.release])
+def test_reader_that_was_taken_for_dead_and_removed_has_lost_the_lock(scene, call):
+    reader(scene)
+    mine = reader(scene, "here")
+    write(scene, "shared_by", scene.parsed.token, f"{mine.token} {mine.owner}")
+    for _ in range(2):
+        with pytest.raises(exceptions.MutexNotHeldError):
+            call(mine)
+        assert (mine.held, mine.loss, len(scene.parsed.readers)) == (False, Loss.EXPIRED, 1)
+
+
+def test_late_join_after_its_own_leave_is_an_entry_of_nobody_until_its_end(scene):
+    """The one exception, in the near form and while another reader stays."""
+    reader(scene, lease=600)
+    kept = kept_from(scene.proxy, op="join")
+    mine = reader(scene, "here", lease=5)
+    mine.release()
+    assert (kept.apply().status, len(scene.parsed.readers)) == (200, 2)
+    with pytest.raises(exceptions.MutexNotHeldError):
+        mine.renew()
+
+
+@pytest.mark.parametrize("fails", ["nothing", "leave", "join", "GetItem"])
+def test_join_of_unknown_outcome_is_looked_for_and_left_once(scene, fails):
+    reader(scene)
+    scene.proxy.next(drop_request() if fails == "join" else drop_answer(), deny(), op="join")
+    scene.proxy.next(drop_request(), op=fails)
+    with pytest.raises(UpdateError):
+        lock(scene, "here").acquire()
+    assert scene.proxy.kinds()[3:] == ["GetItem", "leave"][: 1 + (fails in ("nothing", "leave"))]
+    assert len(scene.parsed.readers) == 1 + (fails in ("GetItem", "leave"))
+
+
+@pytest.mark.parametrize("kind", ["acquire", "join"])
+def test_lease_counts_from_the_first_request_that_may_have_been_applied(scene, kind):
+    (reader if kind == "join" else lock)(scene, lease=600)
+    scene.proxy.next(drop_answer(then=lambda: time.sleep(1)), op=kind)
+    began = local_clock().now()
+    assert reader(scene, "here", lease=10, timeout=20).deadline <= began + 10 * 0.99
+
+
+def test_claim_that_comes_too_late_and_cannot_be_renewed_is_begun_anew(scene):
+    scene.proxy.next(net.delay_answer(2.5), op="acquire")
+    scene.proxy.next(deny(), op="renew")
+    assert reader(scene, "here", lease=2, timeout=20).held
+    assert scene.proxy.kinds() == ["acquire", "renew", "GetItem", "release", "acquire"]
+
+
+def test_join_is_sent_again_after_what_is_no_answer_and_begins_if_the_claim_was_broken(scene):
+    first = reader(scene)
+    scene.proxy.next(
+        net.answer_with(net.Reply(200, b'{"Attributes": {}}', net.DYNAMODBS)), op="join"
+    )
+    scene.proxy.next(drop_answer(then=scene.force), op="join")
+    mine = reader(scene, "here", timeout=20)
+    assert scene.proxy.kinds() == ["acquire", "join", "join", "join", "acquire"]
+    assert (scene.parsed.version, len(scene.parsed.readers)) == (mine.fencing_token, 1)
+    with pytest.raises(exceptions.MutexLostError, match=Loss.FORCED.value):
+        first.renew()
+
+
+@pytest.mark.parametrize("kinds", [["leave", "release"], ["release", "leave"]])
+def test_leave_after_others_have_come_or_gone_is_sent_in_the_other_form(scene, kinds):
+    mine, other = reader(scene, "here"), lock(scene)
+    if leaves := kinds[0] == "leave":
+        held(other)
+        mine.renew()
+    scene.proxy.next(after(other.release if leaves else other.acquire), op=kinds[0])
+    mine.release()
+    assert scene.proxy.kinds()[-2:] == kinds
+    assert (other.held, len(scene.parsed.readers or ())) == (not leaves, not leaves)
+
+
+# -- taking over -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shared", "renewed"), [(False, False), (False, True), (True, False)])
+def test_dead_reader_is_waited_for_as_long_as_its_own_lease(scene, shared, renewed):
+    """Whatever a longer one had that has left; and it may be renewed while it is taken over."""
+    dead = reader(scene, lease=5)
+    reader(scene, "here", lease=600).release()
+    assert scene.parsed.expires_at > time.time() + 500
+    taker = lock(scene, "here", shared=shared)
+    assert shared or not taker.acquire()
+    time.sleep(1.01 * 5 + 2.5)
+    scene.proxy.next(*[net.pass_on(), after(dead.renew)] * renewed, op="acquire")
+    assert (taker.acquire(), dead.held) == (not renewed, renewed)
+    assert shared or renewed or not taker.abandoned
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_claim_without_readers_is_free_at_once(scene, shared):
+    reader(scene, lease=600)
+    seen = scene.parsed
+    write(scene, shared_by={"M": {seen.token: {"M": {}}}})
+    assert reader(scene, "here", shared=shared).fencing_token == seen.version + 1
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_who_joins_many_removes_a_dead_one_unless_that_lives(scene, monkeypatch, renewed):
+    for name in ("BURY_FROM", "MOST"):
+        monkeypatch.setattr(readers, name, 3)
+    dead, _, _ = reader(scene, lease=5), reader(scene), reader(scene)
+    with pytest.raises(exceptions.MutexTimeoutError, match="3 readers are the most"):
+        lock(scene, "here").__enter__()
+    reader(scene).release()  # nested
+    time.sleep(1.01 * 5 + 2.5)
+    scene.proxy.next(*[after(dead.renew)] * renewed, op="join")
+    assert lock(scene, "here").acquire() is (not renewed)
+    assert (dead.held, len(scene.parsed.readers)) == (renewed, 3)
+
+
+def test_most_readers_are_a_condition_of_the_join_unless_it_is_nested(scene, monkeypatch):
+    monkeypatch.setattr(requests, "MOST", 1)
+    reader(scene)
+    assert not lock(scene, "here").acquire()
+    assert set(scene.applied("join")) == {False}
+    assert reader(scene).held
+
+
+# -- a writer that waits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fair", "poll"), [(False, (30, 60)), (True, (0.5, 2))])
+def test_writer_renews_its_mark_while_it_waits_and_removes_it_then(scene, pool, fair, poll):
+    reader(scene, lease=600)
+    writer = lock(scene, "here", shared=False, fair=fair, poll=poll, owner="writer")
+    with hearing(scene.key) as heard:
+        waits = pool.submit(writer.acquire, timeout=12)
+        time.sleep(2)
+        for _ in range(19):
+            time.sleep(0.5)
+            assert 0.9 < scene.parsed.wanted_until - time.time() < 7.3
+        assert not waits.result()
+    marks = scene.applied("mark")
+    assert (3 <= len(marks) <= 6, set(marks), scene.applied("unmark")) == (True, {True}, [True])
+    fields = {"key": scene.key, "owner": "writer", "readers": 1, "attributes": None}
+    assert heard.of("marked") == [fields] * len(marks)
+    assert (scene.parsed.wanted_until, scene.parsed.wanted_by) == (None, None)
+    # a late mark ends when it would have ended
+    assert scene.proxy.replay(scene.proxy.of("mark")[0]).status == 200
+    assert reader(scene, "here").held
+
+
+def test_cancelled_task_removes_its_mark(scene):
+    async def work():
+        waits = asyncio.create_task(scene.async_mutex(timeout=60).acquire())
+        await asyncio.sleep(1.5)
+        waits.cancel()
+        await asyncio.wait([waits])
+
+    reader(scene)
+    asyncio.run(work())
+    assert (scene.applied("mark", "unmark"), scene.parsed.wanted_until) == ([True, True], None)
+
+
+def test_writers_share_a_mark_and_each_removes_its_own_alone(scene):
+    reading = on_thread(held, lock(scene, lease=600))
+    first = marking(lock(scene, "here", shared=False, owner="first"))
+    waiting(scene.other()).interrupt()  # which has marked nothing
+    second = waiting(scene.other(owner="second"))
+    assert scene.parsed.wanted_by == "first"
+    first.interrupt()
+    for _ in range(2):  # of which the first one shows that there is no mark any more
+        time.sleep(2)
+        second.wake()
+    mark = scene.parsed.wanted_until
+    for late in scene.proxy.of("mark", "unmark"):
+        assert scene.proxy.replay(late).error in REFUSALS
+    assert (scene.parsed.wanted_by, scene.parsed.wanted_until) == ("second", mark)
+    third = marking(lock(scene, "here", shared=False))
+    reading.release()
+    second.wake()
+    # that it is held alone now, and then waits for it as for any
+    for _ in range(2):
+        time.sleep(4)
+        third.wake()
+    assert scene.applied("mark", "GetItem")[-2:] == [False, True]
+    third.interrupt()
+
+
+def test_mark_that_comes_before_a_join_refuses_it(scene):
+    reader(scene)
+    until = {"N": str(time.time() + 5)}
+    scene.proxy.next(after(lambda: write(scene, wanted_until=until)), op="join")
+    assert (lock(scene, "here").acquire(), scene.applied("join")) == (False, [False])
+
+
+def test_readers_and_writers_of_one_process_wake_each_other(scene):
+    writing = scene.taken()
+    mine = [lock(scene, "here", poll=poll) for poll in ((1, 1), (50, 50))]
+    waits = [Acquiring(each) for each in mine]
+    for leave, most in (([writing], 2), (mine, 0.5)):
+        time.sleep(3.3)
+        for each in leave:
+            each.release()
+        began = time.monotonic()
+        for each in waits:
+            each.join(60)
+        assert time.monotonic() - began < most
+        waits = [Acquiring(lock(scene, "here", shared=False, poll=(60, 60)))]
+
+
+def test_mark_outlives_the_claim_and_its_writer_for_a_few_seconds(scene):
+    reading = reader(scene)
+    writer = marking(lock(scene, "here", shared=False))
+    reading.renew()
+    reader(scene).release()  # nested
+    reading.release()
+    assert (lock(scene).acquire(), lock(scene).locked()) == (False, True)
+    began = time.monotonic()
+    assert reader(scene, timeout=20).held
+    assert 4 < time.monotonic() - began < 7.3 + 1
+    writer.interrupt()
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_mark_that_no_writer_has_made_counts_for_nothing(scene, begins):
+    (Mutex.release if begins else Mutex.renew)(reader(scene))
+    far = {"wanted_until": {"N": str(time.time() + 60)}}
+    write(scene, **far)
+    assert (lock(scene, "here").locked(), reader(scene, "here").held) == (not begins, True)
+    write(scene, **far)
+    if begins:
+        writer = marking(scene.other())
+        assert scene.parsed.wanted_until < time.time() + 7.3
+        writer.interrupt()
+
+
+# -- what others do --------------------------------------------------------------------------------
+
+
+def test_readers_of_a_closed_key_renew_and_leave_and_nobody_joins(scene):
+    first = reader(scene)
+    scene.proxy.next(after(partial(scene.there.close, scene.key, "why")), op="join")
+    for go_on in (first.renew, first.release, lambda: None):
+        with pytest.raises(exceptions.MutexClosedError):
+            lock(scene, "here").acquire()
+        go_on()
+    assert (scene.applied("join"), scene.is_free) == ([False], True)
+
+
+def test_map_under_the_token_of_another_claim_counts_for_nothing(scene):
+    """A writer of an older version leaves it."""
+    mine = reader(scene)
+    old = {"token": {"S": "old"}, "version": {"N": "2"}, "abandoned_by": {"S": "shared: a"}}
+    write(scene, **old, owner={"S": "old"})
+    assert (scene.row.readers, scene.parsed.abandoned_by) == ([], "")
+    assert not lock(scene, "here").acquire()
+    with pytest.raises(exceptions.MutexLostError) as raised:
+        mine.renew()
+    assert (raised.value.loss, raised.value.owner) == (Loss.TAKEN, "old")

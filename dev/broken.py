@@ -59,7 +59,10 @@ BROKEN = {name: changes for _, name, changes in _ALL}
 """The changes of each variant, by its name."""
 assert len(BROKEN) == len(_ALL), "two variants of one name"
 
-OF_ONCE = {name for section, name, _ in _ALL if section == "once"}
+SECTION = {name: section for section, name, _ in _ALL}
+"""The section of each variant, by its name."""
+
+NOT_OF_THE_TRIAL = {name for name, section in SECTION.items() if section == "once"}
 """Variants that undo a rule of `once`, which the trial does not call."""
 
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import dev.chaos
-from dev.broken import BROKEN, OF_ONCE
+from dev.broken import BROKEN, NOT_OF_THE_TRIAL
 from dev.chaos.history import figures, problems, read
 from dev.chaos.run import Run
 
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--break",
         dest="broken",
-        choices=sorted(BROKEN.keys() - OF_ONCE),
+        choices=sorted(BROKEN.keys() - NOT_OF_THE_TRIAL),
         help="break the library in this way",
     )
     parser.add_argument("--keep", type=Path, help="folder for the history")

@@ -100,6 +100,8 @@ class Section:
         rows: The rows as they were read, by name.
     """
 
+    is_shared = False
+
     def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
         self.tables, self.names = tables, names
         self.options = {"poll": (0.02, 0.2), **options}
@@ -114,7 +116,8 @@ class Section:
             held = self.held_locks()
             self.names = list(held)
             for name, lock in held.items():
-                self.locks[name] = {"token": lock.token, "fence": lock.fencing_token}
+                found = {"token": lock.token, "fence": lock.fencing_token}
+                self.locks[name] = {**found, "shared": self.is_shared}
         return taken
 
     def make_lock(self) -> Any:
@@ -179,6 +182,22 @@ class MutexSection(KeysSection):
         return {self.lock.key: self.lock}
 
 
+class SharedSection(MutexSection):
+    """A Mutex that others share; in place of each write it looks whether somebody has written meanwhile."""
+
+    is_shared = True
+
+    def make_lock(self) -> Any:
+        return Mutex.for_key(self.names[0], model=self.tables.locks, shared=True, **self.options)
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        before = {name: row.state() for name, row in self.rows.items()}
+        self.read()
+        after = {name: row.state() for name, row in self.rows.items()}
+        if self.lock.held and after != before:
+            raise AssertionError(f"written while it was shared: {before}, {after}")
+
+
 class PermitSection(MutexSection):
     """A permit of a semaphore; the plain row of the permit that was acquired is written."""
 
@@ -238,6 +257,7 @@ class ManySection(Section):
 
 WAYS: tuple[tuple[type[Section], tuple[str, ...], int], ...] = (
     *[(MutexSection, MUTEXES, 1)] * 2,
+    *[(SharedSection, MUTEXES, 1)] * 3,
     (KeysSection, MUTEXES, 2),
     *[(PermitSection, PERMITS, 2)] * 2,
     *[(RowSection, ROWS, 1)] * 4,

@@ -139,10 +139,11 @@ class Worker:
                 self._fork(section)
             if chance.random() < 1 / 8 and not self._call("renew", section.lock.renew, **call):
                 return
-            values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
+            written = () if section.is_shared else section.names
+            values = {name: f"{self.proc}-{next(self._numbers)}" for name in written}
             rows, write = section.rows, partial(section.write, values, chance)
             seen = {name: row.state() for name, row in rows.items()}
-            left = {name: f"{values[name]}/{row.ticks + 1}" for name, row in rows.items()}
+            left = {name: f"{values[name]}/{rows[name].ticks + 1}" for name in written}
             if not self._call("write", write, values=left, read=seen, **call):
                 return
             if not section.lock.held:

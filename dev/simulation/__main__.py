@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dev.broken import BROKEN, OF_ONCE, broken
+from dev.broken import BROKEN, SECTION, broken
 from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
@@ -40,6 +40,7 @@ def main() -> int:
     add("--seconds", type=float, default=10.0, help="play for so long, if not so many")
     add("--size", type=_size, help="how much happens, as it is printed for a violation")
     add("--once", action="store_true", help="play schedules of once, in place of locks")
+    add("--shared", action="store_true", help="play schedules of shared locks")
     add("--calls", action="store_true", help="print how often each call and option ran; 1 if never")
     add("--trace", action="store_true", help="print all that happens in one schedule")
     add(
@@ -67,6 +68,8 @@ def main() -> int:
 
     def size_of(seed: int) -> Size | None:
         """Return how much happens in a schedule; None for what its seed alone determines."""
+        if options.shared and options.size is None:
+            return Size.of_shared(random.Random(seed))
         if options.size is not None or not options.once:
             given: Size | None = options.size
             return given
@@ -79,7 +82,10 @@ def main() -> int:
     if options.trace:
         return _print(play(seed, size_of(seed), keep_trace=True))
     if options.teeth is not None:
-        names = options.teeth or [name for name in BROKEN if (name in OF_ONCE) is options.once]
+        wanted = {"once": options.once, "shared": options.shared}
+        is_plain = not any(wanted.values())
+        found = [name for name in BROKEN if wanted.get(SECTION[name], is_plain)]
+        names = options.teeth or found
         at_least = len(names) if options.at_least is None else options.at_least
         return _try_teeth(names, range(seed, seed + (options.schedules or 100)), at_least, size_of)
     if options.local:
@@ -157,7 +163,7 @@ def _count_calls(seed: int, schedules: int) -> int:
 def _print_smallest(seed: int, played: Played) -> None:
     """Print the command that repeats a violation, and the trace of a smaller schedule with the same kind of it."""
     assert played.violation is not None
-    kind = " --once" * played.size.is_of_once
+    kind = " --once" * played.size.is_of_once + " --shared" * played.size.is_shared
     print(f"{played.violation}\nagain: python -m dev.simulation{kind} --trace --seed {seed}")
     seed, size = shrink(seed, played.size, played.violation)
     _print(play(seed, size, keep_trace=True), _PRINTED)

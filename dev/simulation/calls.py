@@ -59,6 +59,7 @@ LEFT_OUT = {
     "encode": "of results, which are JSON here; tests/api/once",
     "decode": "as encode",
     "return_values_on_condition_failure": "PynamoDB's own; tests/api/rows",
+    "shared": "schedules of shared locks give it: ``--shared``",
     "add_version_condition": "no row has a VersionAttribute; tests/api/rows",
 }
 """Names of the calls that no schedule makes and of options that none gives, each with its reason."""

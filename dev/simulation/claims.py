@@ -218,6 +218,9 @@ def parts_of(kwargs: dict[str, Any]) -> list[dict[str, Any]]:
 def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
     """Return the values of a request's conditions and updates: strings, and numbers as floats.
 
+    What names an attribute is no value: that is the token of a claim that readers share, which is one reader's, too. A reader's
+    request names the token of its own entry.
+
     Args:
         exchange: The request.
         place: Of a transaction, the row whose part of it is meant; None for all.
@@ -227,7 +230,17 @@ def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
     if place is not None and "TransactItems" in kwargs:
         parts = [part for part in parts if _place_of(part) == place]
     typed = [v for part in parts for v in part.get("ExpressionAttributeValues", {}).values()]
-    return {float(each["N"]) if "N" in each else each.get("S") for each in typed}
+    values = {float(each["N"]) if "N" in each else each.get("S") for each in typed}
+    values -= {*kwargs.get("ExpressionAttributeNames", {}).values()}
+    entry = reader_of(kwargs)
+    return values if entry is None else values | {entry.partition(" ")[0]}
+
+
+def reader_of(kwargs: Any) -> str | None:
+    """Return the name of the entry that a reader's request makes, renews or removes as its own; None if it is none of these."""
+    # the keys of the map, which have a space, come in this order: its own, and that of a dead reader
+    names = kwargs.get("ExpressionAttributeNames", {}).values()
+    return next((name for name in names if " " in name), None)
 
 
 def _place_of(part: dict[str, Any]) -> Place:

@@ -20,6 +20,7 @@ from dev.simulation.any_lock import AnyLock
 from dev.simulation.models import Account, Ledger, Lock, Order, Shard
 from dev.simulation.once import OnceCalls
 from dev.simulation.promises import PERMITS
+from dev.simulation.shared import SharedCalls
 from dev.simulation.threads import run_tasks
 from dev.simulation.world import Process
 from pynamodb_mutex import (
@@ -50,7 +51,7 @@ GAPS = 2
 """Number of times at which all are idle, in a schedule in which they are."""
 
 
-class Client(AnyLock, OnceCalls):
+class Client(AnyLock, OnceCalls, SharedCalls):
     """A client thread of a process, or several tasks on its event loop, that lock in the ways of the schedule.
 
     Each method ``lock_...`` acquires a lock in one way, works under it, and releases it.
@@ -81,7 +82,7 @@ class Client(AnyLock, OnceCalls):
                     continue
                 way = self._rng.choice(size.ways)
                 self._schedule._count(way)
-                getattr(self, way)()
+                self.share(way) if size.is_shared else getattr(self, way)()
 
     def run_tasks(self) -> None:
         """Lock as often as the size says, as each of a few tasks of an event loop; some tasks are cancelled."""
@@ -107,6 +108,9 @@ class Client(AnyLock, OnceCalls):
                 await asyncio.sleep(self._rng.random() * 2)
                 if self._schedule.size.is_of_once:
                     await self._task_once()
+                    continue
+                if self._schedule.size.is_shared:
+                    await self._task_share()
                     continue
                 if "lock_otherwise" in self._schedule.size.ways and self._rng.random() < 0.7:
                     await self._lock_in_any_way(in_task=True)
@@ -446,10 +450,13 @@ class Client(AnyLock, OnceCalls):
     def lock_in_child(self) -> None:
         """Lock a key, and fork: the child must not take the lock for its own."""
         with self._locking(Mutex.for_key, self._key()) as mutex:
-            # another process, for which the state of this one is inherited: see `Process.inherited`
-            child = Process(self._world, f"{self._process.name}'")
-            child.start_thread("child", partial(_as_a_child, self._schedule.judge, mutex))
+            self._fork(mutex)
             self._work(mutex)
+
+    def _fork(self, mutex: Mutex) -> None:
+        # another process, for which the state of this one is inherited: see `Process.inherited`
+        child = Process(self._world, f"{self._process.name}'")
+        child.start_thread("child", partial(_as_a_child, self._schedule.judge, mutex))
 
     # -- work under a lock --------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Checks the shipped code in all interleavings of a small world: two clients, one lock of some kind, a few faults.
 
+A lock that is shared has three: two readers, and a writer.
+
 Requests take no time here. The requests and answers that are under way are delivered in every order. Each request also
 meets each kind of fault, as long as the world may have another one. A timer may fire while something is under way; that
 counts as a fault too, a slow delivery. Each sequence of choices is played in a new world, in depth-first order, until
@@ -24,6 +26,7 @@ from pynamodb.exceptions import PynamoDBException
 from dev.simulation.judge import Judge, Watched
 from dev.simulation.models import Account, Lock, Order, create_tables
 from dev.simulation.network import Exchange, Fault, Network
+from dev.simulation.shared_judge import SharedJudge
 from dev.simulation.threads import installed
 from dev.simulation.world import Process, ViolationError, World
 from pynamodb_mutex import Mutex
@@ -222,16 +225,25 @@ def play(
     """Play one world; return its violation or None, and its trace, which is empty if none is kept."""
     world = SmallWorld(choices, faults, states, keep_trace=keep_trace)
     create_tables(world.tables)
-    Judge(world, {"locks": Watched(""), "accounts": Watched("lock_")})
+    is_shared = kind == "shared"
+    watched = {"locks": Watched(""), "accounts": Watched("lock_")}
+    (SharedJudge if is_shared else Judge)(world, watched)
     trace = [] if world.trace is None else world.trace
     with installed(world):
-        for name in ("p0", "p1"):
+        for name in ("p0", "p1", *[_WRITER] * is_shared):
             process = Process(world, name, rate=1.0)
             # With one generator for both, what a process draws would depend on how often the other has drawn before,
             # and equal states would go on differently.
             process.uniform = _in_the_middle
             process.random_bits = partial(_next_bits, itertools.count(), name)
-            process.start_thread("client", partial(_client, world, name, *LOCKS[kind]))
+            make, work = LOCKS[kind]
+            if is_shared:
+                # one after the other, they learn server time
+                world.after(float(name[1:]), partial(process.start_thread, "asks", _ask))
+                if name != _WRITER:
+                    make = partial(make, shared=True, owner=f"{name}/{LEASE}")
+            client = partial(_client, world, name, make, work)
+            world.after(5.0 * is_shared, partial(process.start_thread, "client", client))
         try:
             world.run(10 * LEASE)
             for process in world.processes:
@@ -244,6 +256,14 @@ def play(
         except ViolationError as error:
             return str(error), trace
     return None, trace
+
+
+_WRITER = "p2"
+"""Name of the process that waits for the readers of a lock that is shared."""
+
+
+def _ask() -> None:
+    Mutex.for_key("another", model=Lock).locked()
 
 
 def _in_the_middle(low: float, high: float) -> float:
@@ -271,6 +291,7 @@ def _client(
     """Acquire a lock, write under its guard, release it; report what breaks a promise."""
     options: dict[str, Any] = {"lease": LEASE, "auto_renew": False, "poll": (2.0, 8.0)}
     lock = make(**options)
+    options["shared"] = "shared" in getattr(make, "keywords", {})
     world.judge.watch(lock, options)
     begun = world.now
     lock.acquire()
@@ -298,6 +319,13 @@ def _save_twice(_: SmallWorld, name: str, mutex: Mutex) -> None:
         mutex.save_data(f"{name}-{number}")
 
 
+def _share(world: SmallWorld, name: str, mutex: Mutex) -> None:
+    """Renew as a reader, when the writer has marked the row."""
+    if name != _WRITER:
+        world.sleep(3.0)
+        mutex.renew()
+
+
 def _write_row(_: SmallWorld, name: str, lock: Any) -> None:
     """Count in the row, by an update and by a save: the judge sees a write that is lost or applied twice."""
     row = lock.row
@@ -317,6 +345,7 @@ def _write_another(world: SmallWorld, name: str, group: Any) -> None:
 LOCKS: dict[str, tuple[Callable[..., Any], Callable[[SmallWorld, str, Any], None]]] = {
     "key": (partial(Mutex.for_key, "k", model=Lock), _save_twice),
     "row": (partial(Account.locked, "r0"), _write_row),
+    "shared": (partial(Mutex.for_key, "k", model=Lock), _share),
     "keys": (partial(Mutex.for_keys, ["k", "l"], model=Lock), _write_another),
 }
 """What the clients may lock: how they make the lock, and what they write under it."""

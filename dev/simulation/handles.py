@@ -439,6 +439,7 @@ class HandleJudge(Observer):
         self.asked["I1 one believer"] += 1
         for other in believers:
             is_another = set(other.tokens).isdisjoint(watch.tokens)
+            is_another &= not (watch.options.get("shared") and other.options.get("shared"))
             if is_another and self._is_sound(watch) and self._is_sound(other):
                 names = f"{watch.process.name} and {other.process.name}"
                 self.fail(f"I1: {names} believe that they hold {term.place}")

@@ -10,6 +10,8 @@ from pynamodb.models import Model
 
 from dev.simulation.once import Effect, Receipt
 from pynamodb_mutex import LockItem, RowLockMixin
+from pynamodb_mutex._lock.dynamodb.layout import SHARING, Layout
+from pynamodb_mutex._lock.dynamodb.requests import Requests
 
 if TYPE_CHECKING:
     from dev.simulation.table import Tables
@@ -29,6 +31,26 @@ class Lock(LockItem):
         table_name = "locks"
 
     purpose = UnicodeAttribute(default="none")
+
+
+class _OldLayout(Layout):
+    """The layout of an older version, which knows of no readers."""
+
+    def __init__(self, model: type[Model]) -> None:
+        super().__init__(model)
+        self.sharing = []
+        self._readers = [each for each in self._readers if each[0] not in SHARING]
+
+
+class OldLock(LockItem):
+    """The same lock table, as processes of an older version see it."""
+
+    class Meta(_Meta):
+        """An endpoint that only the simulated network knows."""
+
+        table_name = "locks"
+
+    _rows = _OldLayout, Requests
 
 
 class Shard(LockItem):

@@ -28,6 +28,8 @@ from dev.simulation.models import ROWS, Lock, Shard, create_tables
 from dev.simulation.network import Faults, Network
 from dev.simulation.once import ONCE_WAYS, PREFIX, Receipt
 from dev.simulation.once_judge import OnceJudge
+from dev.simulation.shared import SHARED_WAYS, few_readers, ways_of
+from dev.simulation.shared_judge import SharedJudge
 from dev.simulation.threads import installed
 from dev.simulation.world import EPOCH, Process, ViolationError, World
 from pynamodb_mutex import LockItem, signals
@@ -86,6 +88,19 @@ class Size(NamedTuple):
     def is_of_once(self) -> bool:
         """Whether clients call `once`, in place of locking."""
         return not set(ONCE_WAYS).isdisjoint(self.ways)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether clients share locks."""
+        return not set(SHARED_WAYS).isdisjoint(self.ways)
+
+    @classmethod
+    def of_shared(cls, rng: random.Random) -> Size:
+        """Return a random size in which clients share locks."""
+        drawn = cls.at_random(rng, SHARED_WAYS)
+        keys = min(drawn.keys, 2)
+        # a clock that jumps makes its process take living readers for dead
+        return drawn._replace(ways=ways_of(rng), keys=keys, jumps=0, outages=0.0)
 
     @classmethod
     def at_random(cls, rng: random.Random, ways: Sequence[str] = ()) -> Size:
@@ -158,7 +173,8 @@ class Schedule:
         # in, as when a violation is played again with the size that was printed for it.
         size = self.size = Size.at_random(random.Random(seed)) if size is None else size
         self._model: type[LockItem] = Receipt if size.is_of_once else Lock
-        self.judge = (OnceJudge if size.is_of_once else Judge)(
+        kind = SharedJudge if size.is_shared else Judge
+        self.judge = (OnceJudge if size.is_of_once else kind)(
             self.world,
             {
                 "locks": Watched(""),
@@ -451,6 +467,7 @@ def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Pl
     with (
         installed(world),
         patch.object(Lock, "retention", retention),
+        few_readers(seed, schedule.size.ways),
         signals.once_called.connected_to(schedule.note_outcome),
         schedule.judge.receiving(),
     ):

@@ -16,7 +16,7 @@ ONCE = ("once_otherwise", "once_call", "once_in_a_transaction")
 def test_each_public_call_is_made_and_each_option_given():
     counts, seed, missing = Counter(), 0, public_calls()
     with counted(counts):
-        while missing and seed < 150:
+        while missing and seed < 400:
             # few give the options that no other way gives
             ways = ONCE if seed % 4 == 1 else OTHERS if seed % 8 == 2 else LOCKS
             assert play(seed, Size(3, 2, 20, 2, 2, ways, {}, 4, 60.0)).violation is None

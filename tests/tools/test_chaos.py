@@ -38,6 +38,10 @@ class History:
     def acquires(self, proc, token, fence):
         return self.lock("acquire", proc, token, fence)
 
+    def shares(self, proc, token, fence=2):
+        locks = {"m0": {"token": token, "fence": fence, "shared": True}}
+        return self.call("acquire", proc, locks=locks, names=["m0"])
+
     def releases(self, proc, token):
         return self.lock("release", proc, token)
 
@@ -78,6 +82,11 @@ def forced():
     return broken().acquires("c1.0t0", "b", 2)
 
 
+def shared():
+    """c1 and c2 share the lock that c0 has released."""
+    return holding().releases("c0.0t0", "a").shares("c1.0t0", "b").shares("c2.0t0", "c")
+
+
 HISTORIES = {
     "two in turn": holding().releases("c0.0t0", "a").acquires("c1.0t0", "b", 2)
         .writes("c1.0t0", "b", "v1", "v2").releases("c1.0t0", "b").ends_with("v2"),
@@ -94,6 +103,17 @@ HISTORIES = {
     "a belief that force broke": forced().believes("c0.0t0", "a"),
     "a release of one that force broke": forced().releases("c0.0t0", "a"),
     "renewed in time": holding().lock("renew", "c0.0t0", "a"),
+    "two share, one leaves, a third joins": shared().believes("c1.0t0", "b").believes("c2.0t0", "c")
+        .releases("c1.0t0", "b").shares("c3.0t0", "d").believes("c2.0t0", "c").believes("c3.0t0", "d")
+        .releases("c2.0t0", "c").releases("c3.0t0", "d").acquires("c0.0t0", "e", 3),
+    "readers that force broke": shared().add("force", "run", key="m0", since=0).acquires("c0.0t0", "e", 3)
+        .believes("c1.0t0", "b").believes("c2.0t0", "c"),
+    "BAD a reader and a writer believe": shared().acquires("c0.0t0", "e", 3).believes("c1.0t0", "b"),
+    "BAD a writer has the readers' fencing token": shared().acquires("c0.0t0", "e", 2),
+    "BAD a reader has the writer's fencing token": taken().shares("c2.0t0", "c"),
+    "BAD a reader joins after a writer":
+        shared().acquires("c0.0t0", "e", 3).shares("c3.0t0", "d"),
+    "BAD believes after it has left": shared().releases("c1.0t0", "b").believes("c1.0t0", "b"),
     "BAD two believe": taken().believes("c0.0t0", "a"),
     "BAD believes longer than its lease, after force":
         forced().add("end", "run", step=1.5).believes("c0.0t0", "a"),

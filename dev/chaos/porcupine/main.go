@@ -30,6 +30,7 @@ const patience = 2 * time.Minute
 type op struct {
 	kind        string // acquire, held, renew, write, release, force or read
 	token       string // of the acquisition
+	shared      bool   // whether that is a reader's
 	fence       int64
 	read, value string // what a write replaces, and what it writes; what a read finds
 	call        int64
@@ -51,23 +52,24 @@ func (o op) String() string {
 	return name
 }
 
-// broken is a claim that force has ended. Its holder may not know that before its lease is over.
+// broken is a claim that force has ended. Its holders may not know that before their leases are over.
 type broken struct {
-	token string
-	until int64
+	holders string
+	until   int64
 }
 
 // state is a lock and the row that it guards.
 type state struct {
-	holder string // token of the latest acquisition, empty after its release
-	fence  int64  // highest fencing token
+	holders string // token of the latest acquisition, or of the readers that share it, each with a blank; without those released
+	shared  bool   // whether readers share it
+	fence   int64  // highest fencing token
 	last   string // value in the row
 	forced [4]broken
 }
 
 func (s state) broke(token string, at int64) bool {
 	for _, each := range s.forced {
-		if each.token == token && at <= each.until {
+		if strings.Contains(each.holders, token+" ") && at <= each.until {
 			return true
 		}
 	}
@@ -76,33 +78,36 @@ func (s state) broke(token string, at int64) bool {
 
 // step returns the states that an operation may lead to; none if it cannot have happened in this state.
 func step(s state, o op) []state {
-	mine := s.holder == o.token
+	mine := strings.Contains(s.holders, o.token+" ")
 	after := s
 	legal := true
 	switch o.kind {
 	case "acquire":
 		// Whoever held the lock may have lost it: its lease is over. If that was not so, it still believes, and its
 		// next "held" or write comes after this and finds another holder. An acquire of unknown outcome changes
-		// nothing that the next one would need, so none is in the history.
-		legal = o.fence > s.fence
-		after.holder, after.fence = o.token, o.fence
+		// nothing that the next one would need, so none is in the history. A reader that joins has the fencing token
+		// of the readers whom it joins, and nobody has held the lock alone in between.
+		joins := o.shared && s.shared && o.fence == s.fence
+		legal = o.fence > s.fence || joins
+		after.holders, after.shared, after.fence = o.token+" ", o.shared, o.fence
+		if joins {
+			after.holders += s.holders
+		}
 	case "held":
 		legal = mine || s.broke(o.token, o.call)
 	case "renew":
 		legal = mine
 	case "release":
 		legal = mine || s.broke(o.token, math.MinInt64)
-		if mine {
-			after.holder = ""
-		}
+		after.holders = strings.Replace(s.holders, o.token+" ", "", 1)
 	case "write":
 		// The guard: only while the lock is held, and only over what its writer has read.
 		legal = mine && s.last == o.read
 		after.last = o.value
 	case "force":
 		copy(after.forced[1:], s.forced[:])
-		after.forced[0] = broken{s.holder, o.until}
-		after.holder = ""
+		after.forced[0] = broken{s.holders, o.until}
+		after.holders, after.shared = "", false
 	case "read":
 		legal = s.last == o.value
 	}
@@ -141,8 +146,9 @@ type event struct {
 	Unknown bool
 	Lease   float64
 	Locks   map[string]struct {
-		Token string
-		Fence int64
+		Token  string
+		Shared bool
+		Fence  int64
 	}
 	Read   map[string]string
 	Values map[string]string
@@ -221,7 +227,7 @@ func operations(all []event) map[string][]porcupine.Operation {
 				since = e.Since
 			}
 			for key, lock := range e.Locks {
-				o := op{kind: e.Op, token: lock.Token}
+				o := op{kind: e.Op, token: lock.Token, shared: lock.Shared}
 				if e.Op == "acquire" {
 					o.fence = lock.Fence
 				}

@@ -19,7 +19,7 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import DeleteError, GetError, ScanError, TableDoesNotExist, TableError
 from pynamodb.transactions import TransactWrite
 from row_models import LOCKABLE, PLAIN, created, made
-from this_process import store_for
+from this_process import QueueFor, store_for
 from waits import until
 
 from dev.faultproxy import cut_off, deny, page, throttle, through
@@ -236,7 +236,7 @@ def test_waiter_keeps_its_place_when_credentials_are_replaced(proxy, named):
     mutex.acquire()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(Mutex.for_key("a", model=named).acquire)
-        proxy.wait(1, "GetItem")
+        until(lambda: QueueFor(named, "a").turns)
         named.Meta.aws_access_key_id = "second"
         # handed over within the process, by who knows only the new credentials
         mutex.release()

@@ -276,6 +276,7 @@ def test_fair_reports_its_place_and_does_not_pass_who_waits(table):
 def test_shared_lock_is_shared_with_others_and_held_by_the_command(table):
     on_thread(Mutex.for_key("k", shared=True, owner="reader").acquire)
     run_here("k", "--shared", "--", "sh", "-c", 'test -n "$PYNAMODB_MUTEX_TOKEN"', code=0)
+    assert "leave out --shared" in run_here("k", "--shared", "--force", "--", "true", code=2).stderr
     done = run_here("k", "--if-locked", "fail", "--", "true", code=75)
     assert "'k' is locked: held by 1 reader(s): 'reader'" in done.stderr
 

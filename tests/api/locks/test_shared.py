@@ -112,6 +112,7 @@ def test_other_kinds_of_lock_are_not_shared(table):
         lambda: Semaphore.for_key("a", permits=2, shared=True),
         lambda: shared().acquire(force=True),
         lambda: shared(shared="yes"),
+        lambda: Mutex.attach("{}", shared=True),
         lambda: held(shared()).detach(),
     ):
         with pytest.raises(TypeError, match="shared"):

@@ -190,7 +190,7 @@ class PromiseJudge(HandleJudge):
                 self._ask(f"I5 {name}", row.get(name) == {"S": str(value)}, f"{what}: its {name}")
 
     def was_missing(self) -> None:
-        """Check that a row which the running thread or task was told is missing was so during its call."""
+        """Check that the row was missing at some time during a call that raised DoesNotExist."""
         for watch in self._in_use():
             if watch.options.get("must_exist") and watch.since < watch.began:
                 place, since = ("locks", watch.keys), watch.began - LATEST_READ

@@ -393,7 +393,7 @@ class SharedJudge(Judge):
 
     @contextmanager
     def _of_writers(self) -> Iterator[None]:
-        """Leave out who waits to share inside the block: it is in no queue, and marks keep it out. And older versions."""
+        """Leave out processes of an older version, and readers: they stand in no queue, and marks keep them out."""
         self._is_of_writers = True
         yield
         self._is_of_writers = False

@@ -28,7 +28,7 @@ _ORDER = f"acquired {_LATE}(lost {_LATE}won_back {_LATE})*({_END})?"
 
 
 class SignalJudge(PromiseJudge):
-    """Judges what receivers of signals are told, in addition to what callers are."""
+    """Judges the signals of locks, in addition to what calls return."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -48,7 +48,7 @@ class SignalJudge(PromiseJudge):
         return stack
 
     def _note_term(self, exchange: Any, place: Any, old: Any, new: Any, **more: Any) -> None:
-        # of a lock that is deleted on release no fencing token is told
+        # the signals of a lock that is deleted on release have no fencing token
         said, last = (new.token, new.owner or None), (place[0], place[1][-1][-1])
         self._claims |= {(*said, version, *last) for version in (new.version, None)}
         self._ends[new.token].add(new.end)

@@ -46,7 +46,7 @@ class Waiting(list[Any]):
 
 
 class SharedContender(Contender):
-    """Who asks for a shared lock. It waits in a queue of its own, and so gets nothing handed over."""
+    """A contender for a shared lock. It waits in a queue of its own, so that no release hands the lock over to it."""
 
     __slots__ = ("_queue",)
 
@@ -300,7 +300,7 @@ class SharedAcquisition(acquire.Acquisition):
         sent = min(attempts.first_sent, answer.sent)
         found = answer.claim
         if found.token != own.token:
-            # of a writer that died the first reader is told
+            # It joins a claim. That a writer died before, the reader that began the claim has reported.
             found = found._replace(abandoned_by="")
         claim = HeldShare(contender, own, found, answer.item, sent)
         self._undo[-1] = partial(acquire.take_back, claim)

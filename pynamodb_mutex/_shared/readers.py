@@ -1,4 +1,4 @@
-"""The rules of a claim that readers share: who may join it, what an answer says about a reader's entry, and who waits for it.
+"""The rules of a claim that readers share: who may join it, and what an answer says about a reader's entry.
 
 Readers share one claim: one token, one version, one end of the row, which only grows. Each has an entry with an end of its
 own, by which it lives and dies. All is decided from values that are handed in.

@@ -90,7 +90,7 @@ class HandleJudge(Observer):
         # by the id of a request: claims that it has prolonged, and until when
         self._prolonged: dict[int, list[tuple[str, float]]] = {}
         # requests that have ended a claim or handed it over, by their ids: where, and to which token
-        self._ended: dict[int, tuple[Place, str | None, str]] = {}
+        self._ended: dict[int, tuple[Place, str | None, str, float]] = {}
         # acquisitions whose claim their own process has ended
         self._left: set[str] = set()
         self._hand_overs: Counter[Place] = Counter()
@@ -196,7 +196,9 @@ class HandleJudge(Observer):
         is_own = term is not None and term.process is exchange.thread.process
         is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
         if is_own and old.end is not None and (is_handed_over or new.end is None):
-            self._ended[id(exchange)] = place, old.token, new.owner if is_handed_over else ""
+            owner = new.owner if is_handed_over else ""
+            asked = min(exchange.sent, self._doubtful.get(new.token or "", math.inf))
+            self._ended[id(exchange)] = place, old.token, owner, asked
             self._left.add(old.token or "")
             self._handed_over.add(new.token)
         self._end_term(place, old, new, breaks=breaks)
@@ -316,7 +318,7 @@ class HandleJudge(Observer):
                     and term.place[0]
                     in {"locks", "shards"}  # of a user's row, the row is read next
                     # what has ended, or soon will, is of no use to its process
-                    and term.since < exchange.sent < term.end - COARSE
+                    and term.since < exchange.sent < min(term.end - COARSE, term.watched)
                     and token not in self._handed_over
                     # nor of what a late copy has made anew, after its process has given it up
                     and term.since <= self._doubtful.get(token, math.inf) + LONGEST_HANG
@@ -611,7 +613,9 @@ class HandleJudge(Observer):
 
     # -- wake-ups within a process ------------------------------------------------------------------
 
-    def _expect(self, process: Process, place: Place, token: str | None, owner: str) -> None:
+    def _expect(
+        self, process: Process, place: Place, token: str | None, owner: str, asked: float
+    ) -> None:
         """Expect that a waiter goes on soon, if it sleeps now; one that waits for an answer goes on with that.
 
         Args:
@@ -619,12 +623,18 @@ class HandleJudge(Observer):
             place: The row.
             token: The token of the claim that was released.
             owner: The next holder, as the row names it; empty if there is none.
+            asked: True time at which the process first made the request that did so.
         """
         waiters = self._waiters_for(process, place)
         if owner:
             self._hand_overs[place] += 1
             name = owner.rpartition(":")[2]
-            waiters = [e for e in waiters if e.name == name and e.caller in self._waiting]
+            # one that has begun since is another wait of the same thread or task, for which that claim is not
+            waiters = [
+                each
+                for each in waiters
+                if each.name == name and each.began <= asked and each.caller in self._waiting
+            ]
         else:
             handed_over, self._hand_overs[place] = self._hand_overs[place], 0
             holder = self._given.get(token or "")

@@ -23,7 +23,8 @@ from unittest.mock import patch
 from pynamodb.exceptions import PynamoDBException
 
 from dev.simulation.client import GAPS, WAYS, Client
-from dev.simulation.judge import Judge, Watched, line_of
+from dev.simulation.judge import Judge, Watched
+from dev.simulation.lines import line_of
 from dev.simulation.models import ROWS, Lock, Shard, create_tables
 from dev.simulation.network import Faults, Network
 from dev.simulation.once import ONCE_WAYS, PREFIX, Receipt

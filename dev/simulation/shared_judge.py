@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dev.simulation.claims import FAR, FORCED_MARK, Claim, Term, reader_of, values_on
 from dev.simulation.handles import LATE_FOR, LONGEST_HANG, NEAR
-from dev.simulation.judge import GRAIN, IDLE_SLACK, LATE_WRITE, Judge
+from dev.simulation.judge import IDLE_SLACK, Judge
+from dev.simulation.lines import GRAIN, LATE_WRITE
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
 from pynamodb_mutex._lock.dynamodb.layout import SHARED_MARK
@@ -278,7 +279,7 @@ class SharedJudge(Judge):
             return
         me = token_of(reader_of(exchange.kwargs) or "")
         if before is not None and me in map(token_of, before.ends) and me not in self._names(after):
-            self._ended[id(exchange)] = place, me, ""
+            self._ended[id(exchange)] = place, me, "", exchange.sent
             self._left.add(me)
         if after is None:
             # if a writer takes it over
@@ -402,9 +403,11 @@ class SharedJudge(Judge):
         with self._of_writers():
             return self._waiters_for(process, place)
 
-    def _expect(self, process: Process, place: Place, token: str | None, owner: str) -> None:
+    def _expect(
+        self, process: Process, place: Place, token: str | None, owner: str, asked: float
+    ) -> None:
         with self._of_writers():
-            super()._expect(process, place, token, owner)
+            super()._expect(process, place, token, owner, asked)
 
     def _check_starved(self, place: Place) -> None:
         # a waiter relies on the holder of its process, which learns late that its claim was broken

@@ -126,6 +126,8 @@ FOUND = {
     "release that counts as made after its lease": 10000009645,
     "payload that a release writes into a row that is deleted": 8000101200,
     "kept claim of a process that froze, and has had no Date since": 930135946,
+    "hand-over to a waiter that has given up, and waits for the same key again": 20261129000460,
+    "claim without server time that its process has given up": 20261128001247,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

@@ -97,7 +97,8 @@ class AnyLock:
         rng, (lock, options) = self._rng, self._any_lock(in_task=in_task)
         how = rng.choice(("block", "block", "acquired", "decorated", "attached"))
         if how == "decorated":
-            await _done(self._decorated(lock, in_task=in_task)(self._key()))
+            with self._schedule.judge.unwatched():
+                await _done(self._decorated(lock, in_task=in_task)(self._key()))
         elif how == "acquired":
             if not await _done(self._using(lock, options).acquire(**self._in_call(options))):
                 self._schedule.judge.timed_out()

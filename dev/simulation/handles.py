@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dev.faultproxy import kind_of
@@ -17,7 +18,7 @@ from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from dev.simulation.claims import Claim, Place
     from dev.simulation.network import Exchange
@@ -121,6 +122,8 @@ class HandleJudge(Observer):
         # threads and tasks that wait now; groups of them, one of which has had a reason to go on, and since when
         self._waiting: set[tuple[Process, int]] = set()
         self._to_be_woken: list[tuple[set[tuple[Process, int]], float]] = []
+        # how many calls of a process use handles that are not watched
+        self._unwatched = Counter[Any]()
 
     def fail(self, what: str) -> None:
         """Report a violation. It is raised where the world runs, not in the thread that is judged."""
@@ -643,6 +646,8 @@ class HandleJudge(Observer):
                 # whoever gives up an acquire, of which it does not know what became, or leaves what it has lost
                 or holder is None
                 or holder.loss is not None
+                # a waiter that is not watched may be the next
+                or self._unwatched[process]
                 # one that wants several or any of several, or is fair, may be the next, and need not take the lock
                 or any(not each.is_single or each.options.get("fair") for each in waiters)
                 # the first of them waits for an answer, and those behind it for that
@@ -653,6 +658,16 @@ class HandleJudge(Observer):
         if waiters:
             self.asked["I7 wakes"] += 1
             self._to_be_woken.append(({each.caller for each in waiters}, self._world.now))
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Say, for as long as the context is open, that the running thread or task uses a handle that is not watched."""
+        process = self._world.running.process
+        self._unwatched[process] += 1
+        try:
+            yield
+        finally:
+            self._unwatched[process] -= 1
 
     def _waiters_for(self, process: Process, place: Place) -> list[Watch]:
         """Return the handles of a process by which somebody waits for a lock now, or for several of which it is one."""

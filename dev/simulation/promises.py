@@ -102,10 +102,11 @@ class PromiseJudge(HandleJudge):
         kwargs = exchange.kwargs
         place = kwargs.get("TableName", ""), tuple(v["S"] for v in kwargs.get("Key", {}).values())
         # others read what may be a second old
-        is_fresh = exchange.operation == "UpdateItem" or kwargs.get("ConsistentRead")
+        is_fresh = kwargs.get("ReturnValues") == "ALL_NEW" or kwargs.get("ConsistentRead")
         shown = exchange.evaluated - (0.0 if is_fresh else LATEST_READ)
+        is_shown = is_fresh or exchange.operation == "GetItem"
         # without a Date a read is repeated
-        if exchange.fault is None and self._closed_since.get(place, math.inf) < shown:
+        if is_shown and not exchange.fault and self._closed_since.get(place, math.inf) < shown:
             for watch in self._waiters_for(exchange.thread.process, place):
                 # who was passed in line believes only a read that is consistent: others may be from before its join
                 is_told = is_fresh or not watch.options.get("fair")

@@ -128,6 +128,8 @@ FOUND = {
     "kept claim of a process that froze, and has had no Date since": 930135946,
     "hand-over to a waiter that has given up, and waits for the same key again": 20261129000460,
     "claim without server time that its process has given up": 20261128001247,
+    "waiter that the judge does not know, of a decorated function": 20261128001643,
+    "end of a claim, whose answer shows nothing of a closed key": 20261129003868,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

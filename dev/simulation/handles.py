@@ -195,8 +195,9 @@ class HandleJudge(Observer):
         """Note what a change of the claim in a row means for its holders."""
         is_handed_over = new.token != old.token and new.end is not None
         term = self._terms.get(old.token or "")
-        # not if it is broken by force
         is_own = term is not None and term.process is exchange.thread.process
+        breaks = breaks and not (is_own and new.token == old.token)
+        # not if it is broken by force
         is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
         if is_own and old.end is not None and (is_handed_over or new.end is None):
             owner = new.owner if is_handed_over else ""
@@ -240,12 +241,12 @@ class HandleJudge(Observer):
         """Note that a claim is not in its row any more, if it is not; ``breaks`` if its process cannot know that."""
         if new is not None and old.token == new.token and new.end is not None:
             return
-        cause = "TAKEN"
+        cause, is_same = "TAKEN", new is not None and new.token == old.token
         if new is None or new.token is None:
             cause = "DELETED"
-        elif new.token.startswith(FORCED_MARK):
-            cause, breaks = "FORCED", breaks or new.token != old.token
-        if new is None or new.token != old.token:
+        elif new.token.startswith(FORCED_MARK) or (breaks and is_same):
+            cause, breaks = "FORCED", breaks or not is_same
+        if breaks or not is_same:
             self._causes.setdefault(place, []).append((self._world.now, cause))
         term = self._terms.pop(old.token or "", None) if old.end is not None else None
         if term is None:

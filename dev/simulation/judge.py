@@ -337,6 +337,10 @@ class Judge(LineJudge):
         row = self._world.tables.row(*place) or {}
         if now - free_since < IDLE_SLACK or "waiting" in row:
             return
+        # a waiter relies on the holder of its process, which learns late that its claim was broken
+        broken = [each.known_at for each in self._broken_terms.values() if each.place == place]
+        if any(known_at >= now - IDLE_SLACK for known_at in broken):
+            return
         for process in self._world.processes:
             failed = [when for when in self._failures.get(process, ()) if when > now - LATE_FOR]
             if not self._runs(process) or failed or process.refuses_threads:

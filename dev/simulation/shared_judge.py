@@ -410,12 +410,8 @@ class SharedJudge(Judge):
             super()._expect(process, place, token, owner, asked)
 
     def _check_starved(self, place: Place) -> None:
-        # a waiter relies on the holder of its process, which learns late that its claim was broken
-        since = self._world.now - IDLE_SLACK
-        broken = [each for each in self._broken_terms.values() if each.place == place]
-        if all(each.known_at < since for each in broken):
-            with self._of_writers():
-                super()._check_starved(place)
+        with self._of_writers():
+            super()._check_starved(place)
         self._check_kept_out(place)
 
     def _is_well(self, process: Process, since: float) -> bool:

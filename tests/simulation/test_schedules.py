@@ -130,6 +130,10 @@ FOUND = {
     "claim without server time that its process has given up": 20261128001247,
     "waiter that the judge does not know, of a decorated function": 20261128001643,
     "end of a claim, whose answer shows nothing of a closed key": 20261129003868,
+    "waiter behind a holder that does not know of its loss": 20261128005340,
+    "waiter that is called before it waits": 20261128006121,
+    "acquisition that shows late, and is renewed past the timeout": 20261129007754,
+    "group of which a write by a process whose clock has jumped ends one": 20261129008508,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

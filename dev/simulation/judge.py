@@ -187,8 +187,11 @@ class Judge(LineJudge):
                 f"{exchange.thread.process.name} changed {changed} of {place}, and names no claim"
             )
             is_own = self._is_named(exchange, place, before)
-            # whoever gives up an acquire does not know the version that it got, if it got one
-            is_own |= before.token not in self._given and before.token in values_on(exchange, place)
+            # Whoever gives up an acquire does not know the version that it got, if it got one; and nobody gets the ticket
+            # of a detach that is interrupted.
+            token = before.token or ""
+            is_left = token not in self._given or not self._is_believed(token)
+            is_own |= is_left and token in values_on(exchange, place)
             self._ask("I5 own claim", is_own, what)
         # without server time, fencing tokens of new rows begin at 1
         is_undated = not old and exchange.thread.process not in self._dated

@@ -134,6 +134,7 @@ FOUND = {
     "waiter that is called before it waits": 20261128006121,
     "acquisition that shows late, and is renewed past the timeout": 20261129007754,
     "group of which a write by a process whose clock has jumped ends one": 20261129008508,
+    "detach that is interrupted": 20261128009293,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 
@@ -145,6 +146,7 @@ FOUND_OF_ONCE = {
     "transaction that is sent again as it was": 12000016015,
     "call behind another of its process that polls rarely": 12000012268,
     "record that the network repeats": 12000024081,
+    "record of a task that waits for requests of others": 20261128001006,
 }
 
 

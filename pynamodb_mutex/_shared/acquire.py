@@ -253,23 +253,30 @@ class SharedAcquisition(acquire.Acquisition):
     def take(self, seen: Claim | None = None) -> Operation[HeldClaim | None]:  # noqa: ARG002 - it breaks none
         """Begin a claim or join one; return None if another holds the lock alone, or a writer waits."""
         own: readers.SharedClaim | None = None
+        attempts = Attempts()
         for _ in range(_MOST_ROUNDS):
             if own is None or not own.version or not (self._joins and own.is_of(self._seen)):
                 token = self.shared.new_token(self.contender.store)
                 own = readers.SharedClaim(token, self.contender.options.lease, self.contender.owner)
+                attempts = Attempts()
             else:
                 own.repeats = True
             if self._joins:
                 own.seen, own.version = self._seen, self._seen.version
-            held = yield from self._send(own)
+            held = yield from self._send(own, attempts)
             if held is not None or self.shared.now < self.free_at:
                 return held
         return None
 
-    def _send(self, own: readers.SharedClaim) -> Operation[HeldClaim | None]:
-        """Send the write that begins a claim, or joins one if ``own`` has its version; return None if it was refused."""
+    def _send(self, own: readers.SharedClaim, attempts: Attempts) -> Operation[HeldClaim | None]:
+        """Send the write that begins a claim, or joins one if ``own`` has its version; return None if it was refused.
+
+        Args:
+            own: The reader's claim.
+            attempts: The writes so far that may have made its entry. Suppose an entry was made, its renewals failed until the
+                belief in it had ended, and a new join finds it. Whoever watches the row has waited since it was made.
+        """
         contender, shared, store = self.contender, self.shared, self.contender.store
-        attempts = Attempts()
 
         def build() -> Request:
             self.requests.count += 1

@@ -26,6 +26,13 @@ def test_schedules_of_shared_locks_have_no_violation(first):
     assert {rule for rule in RULES if not asked[rule]} == set()
 
 
+@pytest.mark.parametrize(
+    "seed", [20261128000325], ids=["join that finds the entry it had given up"]
+)
+def test_schedule_of_shared_locks_that_had_a_violation_has_none(seed):
+    assert play(seed, Size.of_shared(random.Random(seed))).violation is None
+
+
 def size(ways, processes, strikes=0, *, threads=2, sections=10, **faults):
     """Return a size in which all lock one key in these ways."""
     names = tuple(f"share_{way}" for way in ways.split())

@@ -72,7 +72,7 @@ class PromiseJudge(HandleJudge):
         waited = self._world.now - watch.began
         # what a repeat has shown to be its own is renewed first, if less than half of its lease is left
         fails = any(when > watch.began for when in self._failures.get(watch.process, ()))
-        renews = watch.options["lease"] if fails else 0.0
+        renews = watch.options.get("lease", 30.0) if fails else 0.0
         longest = timeout * (1 + DRIFT) + WITHIN + renews
         what = f"{watch.process.name} waited {waited:.1f} s for {watch.keys}, not {timeout}"
         self._ask("I8 in time", waited <= longest, what)

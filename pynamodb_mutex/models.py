@@ -378,10 +378,8 @@ class LockItem(Model):
 
         One that died is listed until the last one has left, or a writer takes the lock over.
         """
-        from pynamodb_mutex._shared.readers import label_of  # noqa: PLC0415 - seldom needed
-
-        readers = None if self.shared_by is None else self._claim.readers
-        return [(label_of(name), date_of(end)) for name, end in (readers or {}).items()]
+        shares = () if self.shared_by is None else self._claim.shares
+        return [(label, date_of(end)) for label, end in shares]
 
     @property
     def expires(self) -> datetime | None:

@@ -636,7 +636,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return is_kept_out or claim.is_held(*seen)
 
     def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
-        options, also = self._options, attempt.in_the_way
+        options, also = self._options, attempt.besides
         return timeout_error("{} was not free", options.name, options, attempt.holder, also)
 
 

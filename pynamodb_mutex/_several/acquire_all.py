@@ -214,7 +214,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         self._claims: Sequence[HeldClaim] = ()
 
     @property
-    def in_the_way(self) -> tuple[str, Claim]:
+    def last_blocked(self) -> tuple[str, Claim]:
         """Key and claim of the lock that will be free last: it keeps this attempt from success."""
         blocked = max(self._members, key=lambda member: member.free_at)
         return blocked.contender.key, blocked.observed.claim or Claim()

@@ -160,7 +160,7 @@ class LockGroup(Lock["Held"]):
         return shown_all([lock._name for lock in self._locks])
 
     def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
-        key, claim = attempt.in_the_way
+        key, claim = attempt.last_blocked
         return MutexTimeoutError(
             f"{self._shown} were not all free within {self._options.timeout} s: "
             f"{shown(key)} is {claim.described}",

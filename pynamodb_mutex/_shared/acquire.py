@@ -224,7 +224,7 @@ class SharedAcquisition(acquire.Acquisition):
         return max(free_at, bounds.passes(until + TICK))
 
     @property
-    def in_the_way(self) -> str:
+    def besides(self) -> str:
         """What keeps this reader out besides the holder: see `Acquisition`."""
         seen, bounds = self._seen, self.contender.store.bounds
         if seen.marked_until(self.shared.now, bounds) is not None:

@@ -36,11 +36,6 @@ def cut(label: str) -> str:
     return label.encode()[:64].decode(errors="ignore")
 
 
-def label_of(name: str) -> str:
-    """Return the label in the name of a reader's entry."""
-    return name.partition(" ")[2]
-
-
 def to_bury(claim: Claim, now: float, bounds: Bounds | None) -> str | None:
     """Return the name of a dead reader that whoever joins is to remove; None if there are few readers, or all may live."""
     readers = claim.readers or {}

@@ -29,7 +29,6 @@ from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.run import state_of
 from pynamodb_mutex._several.acquire_all import read_rows
-from pynamodb_mutex._shared.readers import label_of as label_of_reader
 from pynamodb_mutex.cli._output import instant, iso, plain
 from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
@@ -176,7 +175,7 @@ class Lock(NamedTuple):
     @property
     def readers(self) -> list[tuple[str, float]]:
         """Those who share the lock: the label of each, and when its share ends."""
-        return [(label_of_reader(name), end) for name, end in (self.claim.readers or {}).items()]
+        return self.claim.shares
 
     def document(self, zone: tzinfo | None) -> dict[str, Any]:
         """Return the JSON fields of the lock, with times in a zone (None: local)."""

@@ -233,7 +233,7 @@ class Acquisition(Attempt[HeldClaim]):
         return queue.in_the_way if queue.holder is None else queue.holder.claim
 
     @property
-    def in_the_way(self) -> str:
+    def besides(self) -> str:
         """What is in the way besides the holder, for a message; empty for nothing."""
         return ""
 

@@ -141,6 +141,11 @@ class Claim(NamedTuple):
         return (self.shared_by or {}).get(self.token or "") if is_shared else None
 
     @property
+    def shares(self) -> list[tuple[str, float]]:
+        """The label of each reader that shares the claim, and its end."""
+        return [(name.partition(" ")[2], end) for name, end in (self.readers or {}).items()]
+
+    @property
     def ends(self) -> float | None:
         """Server time at which the claim ends unless it is renewed; of a shared one, when its last reader's ends."""
         # Not at the row's end: a reader that has left may have had a longer lease than one that died.
@@ -156,7 +161,7 @@ class Claim(NamedTuple):
         """The label of the holder, or those of the readers, as a message shows them."""
         if self.is_reserved:
             return "nobody (released, and kept by hold_at_least)"
-        labels = [name.partition(" ")[2] for name in self.readers or ()]
+        labels = [label for label, _ in self.shares]
         return (
             f"{len(labels)} reader(s): {shown_all(labels)}" if labels else shown_owner(self.owner)
         )

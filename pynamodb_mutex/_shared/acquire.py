@@ -146,9 +146,11 @@ class HeldShare(HeldClaim):
             # our claim without an end was cleared by hand, whoever has begun it
             self.note_refusal(row._replace(token=own.token) if own.is_of(row) else row)
             return verdict
-        own.seen, own.repeats = row, verdict == "again"
+        own.seen, proposal = row, proposals[0]
         if verdict == "applied":
-            self.extend(proposals[0])
+            self.extend(proposal)
+        elif verdict == "again":
+            own.again(proposal.end, proposal.lease, proposal.sent)
         return verdict
 
     def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - to nobody
@@ -259,8 +261,6 @@ class SharedAcquisition(acquire.Acquisition):
                 token = self.shared.new_token(self.contender.store)
                 own = readers.SharedClaim(token, self.contender.options.lease, self.contender.owner)
                 attempts = Attempts()
-            else:
-                own.repeats = True
             if self._joins:
                 own.seen, own.version = self._seen, self._seen.version
             held = yield from self._send(own, attempts)
@@ -277,11 +277,13 @@ class SharedAcquisition(acquire.Acquisition):
                 belief in it had ended, and a new join finds it. Whoever watches the row has waited since it was made.
         """
         contender, shared, store = self.contender, self.shared, self.contender.store
+        proposed = 0.0, 0.0
 
         def build() -> Request:
+            nonlocal proposed
             self.requests.count += 1
             now, row = shared.now, contender.options.row
-            end, lease = own.propose(now, store.bounds, own.lease)
+            proposed = end, lease = own.propose(now, store.bounds, own.lease)
             if own.version:
                 return requests.join(store, row, own, end, lease, now, nested=self._is_nested)
             values = contender.values(lease, end) | requests.not_marked(store, now)
@@ -301,6 +303,7 @@ class SharedAcquisition(acquire.Acquisition):
         )
         if own.end_in(answer.claim) is None:
             self._undo.pop()
+            own.again(*proposed, answer.sent)
             self._see_answer(answer)
             return None
         # Also if refused: an earlier attempt was applied. See `Acquisition.take`, for this and the rest.

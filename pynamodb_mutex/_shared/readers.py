@@ -66,20 +66,19 @@ class SharedClaim(OwnClaim):
     Attributes:
         name: Name of its entry: its token, which no other one has, and its label.
         seen: The claim as an answer has shown it last; that of its token, without readers, as long as none has.
-        repeats: Whether the next request proposes the same end as the last: that was refused for its form, or for the lease,
-            which another reader has made longer. A later end could be refused again.
-        resent: Number of such requests.
+        resent: Number of requests that proposed an end again: see `again`.
     """
 
-    __slots__ = ("_proposal", "name", "repeats", "resent", "seen")
+    __slots__ = ("_again", "_repeated", "name", "resent", "seen")
 
     def __init__(self, token: str, lease: float, label: str) -> None:
         super().__init__(token, lease)
         self.name = f"{token} {cut(label)}"
         self.seen = Claim(token=token)
-        self.repeats = False
         self.resent = 0
-        self._proposal = (0.0, 0.0, 0.0)
+        # the end and lease to propose again; the end that was proposed again last, and when it was sent first
+        self._again: tuple[float, float] | None = None
+        self._repeated = (0.0, 0.0)
 
     def is_of(self, claim: Claim) -> bool:
         """Return whether a claim is the one that this reader has joined or begun, or is to join."""
@@ -95,11 +94,27 @@ class SharedClaim(OwnClaim):
 
     def propose(self, now: float, bounds: Bounds | None, lease: float) -> tuple[float, float]:
         """Return the end and the lease that a request proposes: see `OwnClaim.propose`."""
-        if self.repeats:
-            self.repeats, self.resent = False, self.resent + 1
-        else:
-            self._proposal = (*super().propose(now, bounds, lease), now)
-        return self._proposal[:2]
+        again, self._again = self._again, None
+        if again is None:
+            return super().propose(now, bounds, lease)
+        self.resent += 1
+        return again
+
+    def again(self, end: float, lease: float, sent: float) -> None:
+        """Let the next request propose what one has that was refused for its form, or for others' longer lease.
+
+        A later end could be refused again.
+
+        Args:
+            end: End that it proposed for the entry, in server time.
+            lease: Lease that it proposed, in seconds.
+            sent: Local time before it was sent.
+        """
+        # Not what was proposed last: suppose another thread has renewed meanwhile. Its end, proposed again, would be found in
+        # the row as if it had been written now, while those that watch the row count from before.
+        self._again = end, lease
+        if self._repeated[0] != end:
+            self._repeated = end, sent
 
     def acquired(self, claim: Claim, sent: float, bounds: Bounds | None) -> None:
         """Note that a row shows this reader's entry: see `OwnClaim.acquired`."""
@@ -108,8 +123,8 @@ class SharedClaim(OwnClaim):
 
     def renewed(self, end: float, lease: float, sent: float, bounds: Bounds | None) -> None:
         """Note that an end was written; the belief counts from the first request that proposed it: see `OwnClaim.renewed`."""
-        proposed, _, first_sent = self._proposal
-        super().renewed(end, lease, first_sent if end == proposed else sent, bounds)
+        repeated, first_sent = self._repeated
+        super().renewed(end, lease, min(sent, first_sent) if end == repeated else sent, bounds)
 
 
 Renewal = Literal["applied", "overtaken", "again", "gone", "lost"]

@@ -27,7 +27,9 @@ def test_schedules_of_shared_locks_have_no_violation(first):
 
 
 @pytest.mark.parametrize(
-    "seed", [20261128000325], ids=["join that finds the entry it had given up"]
+    "seed",
+    [20261128000325, 20261201000881],
+    ids=["join that finds an entry which was given up", "two renewals at once"],
 )
 def test_schedule_of_shared_locks_that_had_a_violation_has_none(seed):
     assert play(seed, Size.of_shared(random.Random(seed))).violation is None
@@ -60,7 +62,7 @@ CAUGHT_ANYWHERE = {
     "nested-in-a-process": 0, "joins-past-a-mark": 10, "begins-past-a-mark": 21, "never-marks": 13, "marks-for-long": 3,
     "marks-any-claim": 7, "unmarks-any": 10, "mark-ended": 3, "no-cap": 4, "ends-with-the-first": 10,
     "ends-with-the-row": 332, "always-far": 3, "leave-wakes-nobody": 21, "upgrade-waits": 17, "downgrade-waits": 3,
-    "dead-reader-named": 10,
+    "found-entry-is-new": 20261128000325, "repeats-the-last": 20261201000881, "dead-reader-named": 10,
 }  # fmt: skip
 
 

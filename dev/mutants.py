@@ -28,6 +28,7 @@ ALL = (
     "pynamodb_mutex._lock.protocol.*",
     "pynamodb_mutex._fair.waiting_line.*",
     "pynamodb_mutex._once.rows.*",
+    "pynamodb_mutex._shared.readers.*",
     "pynamodb_mutex.*.requests.*",
 )
 """Patterns of the rules and requests; all else that is changed are operations."""

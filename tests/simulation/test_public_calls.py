@@ -13,6 +13,7 @@ ONCE = ("once_otherwise", "once_call", "once_in_a_transaction")
 
 
 @pytest.mark.lengthy
+@pytest.mark.timeout(1000)
 def test_each_public_call_is_made_and_each_option_given():
     counts, seed, missing = Counter(), 0, public_calls()
     with counted(counts):

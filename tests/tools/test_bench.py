@@ -202,6 +202,7 @@ def test_published_tables_are_those_of_the_published_figures(tmp_path):
 
 
 @pytest.mark.lengthy
+@pytest.mark.timeout(1200)
 def test_everything_runs(tmp_path):
     asked = [sys.executable, "-m", "dev.bench", "--quick", "--engine", "embedded"]
     asked += ["--out", str(tmp_path)]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from functools import partial
+from statistics import mode
 
 import pytest
 from operations_by_hand import waiting
@@ -16,6 +17,7 @@ from dev import faultproxy as net
 from dev.faultproxy import after, deny, drop_answer, drop_request
 from pynamodb_mutex import Loss, Mutex, exceptions
 from pynamodb_mutex._lock.dynamodb.layout import seconds
+from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex._shared import readers, requests
 
@@ -53,45 +55,84 @@ def marking(mutex):
 
 
 def test_join_and_renewal_move_the_row_as_far_as_they_must_and_its_lease_never_falls(scene):
-    first, long, short = reader(scene), lock(scene, "here", lease=60), lock(scene, "here", lease=5)
+    first, long = reader(scene), lock(scene, "here", lease=60.0004)
+    short = lock(scene, "here", lease=5)
+    kept_for = int(scene.claim["ttl"]["N"]) - scene.parsed.expires_at
     for form, call, mutex, lease in (
-        ("far", Mutex.acquire, long, 60),
-        ("near", Mutex.acquire, short, 60),
-        ("near", Mutex.renew, short, 60),
-        ("near", Mutex.renew, first, 60),
+        ("far", Mutex.acquire, long, 60.0004),
+        ("near", Mutex.acquire, short, 60.0004),
+        ("near", Mutex.renew, short, 60.0004),
+        ("near", Mutex.renew, first, 60.0004),
         ("far", partial(Mutex.renew, lease=600), first, 600),
         ("near", Mutex.renew, long, 600),
     ):
-        before, ttl = scene.parsed.expires_at, int(scene.claim["ttl"]["N"])
+        before = scene.parsed.expires_at
         call(mutex)
         row, end = scene.parsed, end_of(scene, mutex)
         moved = end if form == "far" else before + 0.001
         assert row.expires_at == pytest.approx(moved, abs=0.0001)
         assert before < row.expires_at >= end
-        assert row.lease == pytest.approx(lease, abs=0.01)
-        assert int(scene.claim["ttl"]["N"]) >= ttl
+        assert lease <= row.lease == pytest.approx(lease, abs=0.01)
+        assert int(scene.claim["ttl"]["N"]) >= row.expires_at + kept_for
+    for copy in scene.proxy.of("renew"):
+        assert scene.proxy.replay(copy).error in REFUSALS
+
+
+def test_renewal_to_the_end_that_the_row_has_moves_that_too(scene):
+    """Whoever watches the row without server time must see that it has changed."""
+
+    def make_equal(exchange):
+        # the end stands there several times
+        end = mode(each.get("N") for each in exchange.body["ExpressionAttributeValues"].values())
+        write(scene, expires_at={"N": end})
+        exchange.answer(exchange.apply("equal"))
+
+    mine = reader(scene, "here")
+    scene.proxy.next(net.Fault("equal", make_equal), op="renew")
+    mine.renew()
+    assert scene.applied("renew") == [False, True]
+    assert scene.parsed.expires_at > end_of(scene, mine)
 
 
 @pytest.mark.parametrize("kind", ["join", "renew"])
-@pytest.mark.parametrize(("had", "gets"), [(30, 600), (50, 60), (600, 900)])
+@pytest.mark.parametrize(("had", "gets"), [(30, [600]), (50, [60]), (600, [900]), (30, [600, 900])])
 def test_request_that_another_reader_has_outrun_is_sent_once_again(scene, kind, had, gets):
     """With the same end, in the other form or with the longer lease; and the belief counts from the first time."""
     other, mine = reader(scene, lease=had), lock(scene, "here", lease=60)
     call = held(mine).renew if kind == "renew" else mine.acquire
     scene.proxy.start_anew()
-    scene.proxy.next(after(lambda: time.sleep(1) or other.renew(gets)), op=kind)
+    for longer in gets:
+        outrun = partial(other.renew, longer)
+        scene.proxy.next(after(lambda outrun=outrun: time.sleep(1) or outrun()), op=kind)
     with hearing(scene.key) as heard:
         began = local_clock().now()
         call()
         # the first renewal is the other's
-        event = heard.wait("renewed", 2) if kind == "renew" else heard.wait("acquired")
-    assert scene.applied(kind) == [False, True]
+        event = heard.wait("renewed", 1 + len(gets)) if kind == "renew" else heard.wait("acquired")
+    assert scene.applied(kind) == [*[False] * len(gets), True]
     end = end_of(scene, mine)
     assert all(f'"{seconds(end)}"'.encode() in seen.raw for seen in scene.proxy.of(kind))
     assert mine.deadline <= began + 60 * 0.99
-    assert (event.fields["readers"], event.fields["resent"]) == (2, 1)
+    assert (event.fields["readers"], event.fields["resent"]) == (2, len(gets))
     mine.renew()
     assert end_of(scene, mine) > end + 0.9
+
+
+@pytest.mark.parametrize(
+    ("stored", "applied", "verdict"),
+    [
+        (None, True, "applied"),
+        (15.0, False, "applied"),
+        (15.001, False, "overtaken"),
+        (14.999, False, "again"),
+        (None, False, "gone"),
+    ],
+)
+def test_verdict_about_a_renewal(stored, applied, verdict):
+    own = readers.SharedClaim("mine", 10.0, "me")
+    entries = {"other": 20.0} if stored is None else {own.name: stored}
+    row = Claim("mine", 5, 20.0, 10.0, shared_by={"mine": entries})
+    assert readers.renewal(own, 15.0, row, applied=applied) == verdict
 
 
 @pytest.mark.parametrize("doubled", [False, True])
@@ -215,6 +256,14 @@ def test_who_joins_many_removes_a_dead_one_unless_that_lives(scene, monkeypatch,
     assert (dead.held, len(scene.parsed.readers)) == (renewed, 3)
 
 
+def test_who_joins_few_leaves_a_dead_one(scene):
+    reader(scene, lease=5)
+    reader(scene)
+    time.sleep(1.01 * 5 + 2.5)
+    reader(scene, "here")
+    assert len(scene.parsed.readers) == 3
+
+
 def test_most_readers_are_a_condition_of_the_join_unless_it_is_nested(scene, monkeypatch):
     monkeypatch.setattr(requests, "MOST", 1)
     reader(scene)
@@ -282,6 +331,14 @@ def test_writers_share_a_mark_and_each_removes_its_own_alone(scene):
         third.wake()
     assert scene.applied("mark", "GetItem")[-2:] == [False, True]
     third.interrupt()
+
+
+def test_claim_that_readers_no_longer_share_is_not_marked(scene):
+    reader(scene)
+    scene.proxy.next(after(partial(write, scene, token={"S": "old"})), op="mark")
+    writer = marking(lock(scene, "here", shared=False))
+    assert (scene.applied("mark")[:1], scene.parsed.wanted_until) == ([False], None)
+    writer.interrupt()
 
 
 def test_mark_that_comes_before_a_join_refuses_it(scene):

@@ -133,7 +133,7 @@ def kind_of(op: str, body: Body) -> str:  # noqa: C901, PLR0911 - one for each k
         return "join" if "waiting" in sets else "leave"
     if "wanted_by" in sets | removes and "token" not in sets:
         return "mark" if sets else "unmark"
-    if "shared_by" in removes and not sets:
+    if "shared_by" in removes and "expires_at" not in sets | removes:
         return "leave"
     # of a reader's entry, which a renewal finds in the map
     if "shared_by" in condition and "expires_at" in sets and "attribute_not_exists" in condition:

@@ -113,7 +113,7 @@ class LockItem(Model):
             end of the claim.
         data (Any): The payload, any JSON value; it stays when the lock is released, and the next holder can read it.
         waiting (list[str] | None): Entries of those who wait in line, first come first: see `waiters`.
-        free_since (float | None): When the last claim was ended, or the first in line last gave up, in seconds of
+        free_since (float | None): When the last claim was ended, or a reader or the first in line last left, in seconds of
             DynamoDB's time since the epoch, at most two seconds late. It does not say when the present claim began or
             ends.
         closed (str | None): Why nobody can acquire the lock: see `close`; None if it is open.

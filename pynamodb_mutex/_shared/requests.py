@@ -123,7 +123,10 @@ class SharedTemplates(Templates):
         layout = self._layout
         condition = self._is_claim & self._me.exists()
         if not is_last:
-            return self._named([self._me.remove()], condition & (self._size > _ONE))
+            # Suppose the others are dead: then the lock is free from now on, not since the last of their ends, and the first
+            # in line, which lives, has its time.
+            left = layout.free_since.set(slot("N", "free_since"))
+            return self._named([self._me.remove(), left], condition & (self._size > _ONE))
         condition &= (self._size == _ONE) & layout.has_claim
         return self._named([*layout.ending(), layout.sharing[0].remove()], condition)
 

@@ -18,6 +18,7 @@ from dev.faultproxy import after, deny, drop_answer, drop_request
 from pynamodb_mutex import Loss, Mutex, exceptions
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.protocol.claim import Claim
+from pynamodb_mutex._lock.protocol.server_time import Bounds
 from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex._shared import readers, requests
 
@@ -217,6 +218,43 @@ def test_leave_after_others_have_come_or_gone_is_sent_in_the_other_form(scene, k
     assert (other.held, len(scene.parsed.readers or ())) == (not leaves, not leaves)
 
 
+@pytest.mark.parametrize(
+    ("owner", "label"), [("b" * 70, "b" * 64), ("a" + "é" * 40, "a" + "é" * 31)]
+)
+def test_label_of_a_reader_is_cut_between_characters(scene, owner, label):
+    reader(scene, owner=owner)
+    assert [each for each, _ in scene.row.readers] == [label]
+
+
+SHARED = Claim("mine", 5, 1060.0, 10.0, shared_by={"mine": {"mine me": 1060.0}})
+EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from 1000 to 1001
+
+
+@pytest.mark.parametrize(
+    ("claim", "bounds"),
+    [
+        (SHARED._replace(closed="why"), EXACT),
+        (SHARED._replace(lease=0.0), EXACT),
+        (SHARED._replace(shared_by={"mine": {}}), EXACT),
+        (SHARED, None),
+    ],
+)
+def test_claim_that_nobody_joins(claim, bounds):
+    assert readers.may_join(SHARED, 0.0, EXACT, nested=False)
+    assert not readers.may_join(claim, 0.0, bounds, nested=False)
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_reader_whose_clock_stood_still_believes_no_longer_than_others_watch(renewed):
+    """Its entry may end far later than its lease."""
+    own = readers.SharedClaim("mine", 5.0, "me")
+    own.acquired(SHARED, 0.0, None if renewed else EXACT)
+    if renewed:
+        own.renewed(1060.001, 5.0, 0.5, EXACT)
+    assert own.ends(Bounds(1004.0, 1.0, 1005.0, 1.0)) > 2.0
+    assert own.ends(Bounds(1020.0, 1.0, 1021.0, 1.0)) < 1.0
+
+
 # -- taking over -----------------------------------------------------------------------------------
 
 
@@ -232,6 +270,19 @@ def test_dead_reader_is_waited_for_as_long_as_its_own_lease(scene, shared, renew
     scene.proxy.next(*[net.pass_on(), after(dead.renew)] * renewed, op="acquire")
     assert (taker.acquire(), dead.held) == (not renewed, renewed)
     assert shared or renewed or not taker.abandoned
+
+
+def test_first_in_line_has_its_time_after_the_last_living_reader_has_left(scene):
+    """Though a dead one stays, whose own end has passed long before."""
+    living, _ = reader(scene, lease=600), reader(scene, "here", lease=5)
+    time.sleep(20)
+    first = waiting(lock(scene, "here", shared=False, fair=True, owner="first"))
+    living.release()
+    newcomer = lock(scene, shared=False, fair=True)
+    assert not newcomer.acquire()
+    time.sleep(9)
+    assert newcomer.acquire()
+    first.interrupt()
 
 
 @pytest.mark.parametrize("shared", [False, True])

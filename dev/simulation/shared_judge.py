@@ -120,6 +120,11 @@ class SharedJudge(Judge):
     def _check_written(self, watch: Watch) -> None:
         """Check nothing: a process of an older version, and a reader that joins, write no extra attributes."""
 
+    def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
+        """Note in addition the token of a reader whose request meets a fault: it may have made its entry."""
+        super().failed(process, kwargs)
+        self._doubtful.setdefault(token_of(reader_of(kwargs) or ""), self._world.now)
+
     # -- rows ---------------------------------------------------------------------------------------
 
     def _changed(self, table: str, key: Any, old: dict[str, Any], new: dict[str, Any]) -> None:

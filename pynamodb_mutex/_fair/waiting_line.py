@@ -335,8 +335,8 @@ class WaitingLine:
             return math.inf
         free, end = claim.free_since, claim.ends
         if end is not None:
-            # `free_since` is from before this claim, or from a first in line that has left since. Suppose the holder
-            # has died long ago, and the first in line gives up now: the next one has its time from now on.
+            # `free_since` is from before this claim, or from a reader or a first in line that has left since. Suppose the
+            # holder has died long ago, and the first in line gives up now: the next one has its time from now on.
             free = end if free is None or free == NO_SERVER_TIME else max(free, end)
         if free is None:
             return math.inf

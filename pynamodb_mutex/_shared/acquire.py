@@ -255,29 +255,21 @@ class SharedAcquisition(acquire.Acquisition):
     def take(self, seen: Claim | None = None) -> Operation[HeldClaim | None]:  # noqa: ARG002 - it breaks none
         """Begin a claim or join one; return None if another holds the lock alone, or a writer waits."""
         own: readers.SharedClaim | None = None
-        attempts = Attempts()
         for _ in range(_MOST_ROUNDS):
             if own is None or not own.version or not (self._joins and own.is_of(self._seen)):
                 token = self.shared.new_token(self.contender.store)
                 own = readers.SharedClaim(token, self.contender.options.lease, self.contender.owner)
-                attempts = Attempts()
             if self._joins:
                 own.seen, own.version = self._seen, self._seen.version
-            held = yield from self._send(own, attempts)
+            held = yield from self._send(own)
             if held is not None or self.shared.now < self.free_at:
                 return held
         return None
 
-    def _send(self, own: readers.SharedClaim, attempts: Attempts) -> Operation[HeldClaim | None]:
-        """Send the write that begins a claim, or joins one if ``own`` has its version; return None if it was refused.
-
-        Args:
-            own: The reader's claim.
-            attempts: The writes so far that may have made its entry. Suppose an entry was made, its renewals failed until the
-                belief in it had ended, and a new join finds it. Whoever watches the row has waited since it was made.
-        """
+    def _send(self, own: readers.SharedClaim) -> Operation[HeldClaim | None]:
+        """Send the write that begins a claim, or joins one if ``own`` has its version; return None if it was refused."""
         contender, shared, store = self.contender, self.shared, self.contender.store
-        proposed = 0.0, 0.0
+        attempts, proposed = Attempts(), (0.0, 0.0)
 
         def build() -> Request:
             nonlocal proposed
@@ -320,6 +312,9 @@ class SharedAcquisition(acquire.Acquisition):
             claim.start(sent)
             return claim
         yield from acquire.take_back(claim)
+        # The name is not used again. Suppose the leave that was sent just now is late: it would remove the entry of a reader
+        # that holds the lock. And whoever watches the row has waited since this entry was made.
+        own.version = 0
         self._undo.pop()
         acquire.raise_if_out_of_time(failure, claim, self._deadline)
         return None

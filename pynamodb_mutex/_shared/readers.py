@@ -76,7 +76,7 @@ class SharedClaim(OwnClaim):
         self.name = f"{token} {cut(label)}"
         self.seen = Claim(token=token)
         self.resent = 0
-        # the end and lease to propose again; the end that was proposed again last, and when it was sent first
+        # the end and lease to propose again; the last end that was, and when it was sent first
         self._again: tuple[float, float] | None = None
         self._repeated = (0.0, 0.0)
 
@@ -101,9 +101,7 @@ class SharedClaim(OwnClaim):
         return again
 
     def again(self, end: float, lease: float, sent: float) -> None:
-        """Let the next request propose what one has that was refused for its form, or for others' longer lease.
-
-        A later end could be refused again.
+        """Let the next request propose what the last one did that was refused: a later end could be refused for its form again.
 
         Args:
             end: End that it proposed for the entry, in server time.
@@ -143,6 +141,7 @@ def renewal(own: SharedClaim, end: float, claim: Claim, *, applied: bool) -> Ren
     stored = own.end_in(claim)
     if applied or stored == end:
         return "applied"
-    if stored is None or not claim.lease:  # edited by hand: no form of it would be applied
+    # edited by hand: no form of it would be applied
+    if stored is None or not claim.lease or claim.lease != round(claim.lease, 3):
         return "gone" if own.is_of(claim) and claim.expires_at is not None else "lost"
     return "overtaken" if stored > end else "again"

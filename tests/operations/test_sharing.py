@@ -136,6 +136,13 @@ def test_verdict_about_a_renewal(stored, applied, verdict):
     assert readers.renewal(own, 15.0, row, applied=applied) == verdict
 
 
+def test_renewal_in_a_row_that_no_form_of_it_fits_is_lost_and_not_sent_for_ever(scene):
+    mine = reader(scene)
+    write(scene, lease={"N": "700.0004"})
+    with pytest.raises(exceptions.MutexLostError):
+        mine.renew()
+
+
 @pytest.mark.parametrize("doubled", [False, True])
 def test_renewal_that_was_applied_or_overtaken_is_not_sent_again(scene, doubled):
     mine = reader(scene, "here")
@@ -204,6 +211,18 @@ def test_join_is_sent_again_after_what_is_no_answer_and_begins_if_the_claim_was_
     assert (scene.parsed.version, len(scene.parsed.readers)) == (mine.fencing_token, 1)
     with pytest.raises(exceptions.MutexLostError, match=Loss.FORCED.value):
         first.renew()
+
+
+def test_late_leave_of_a_join_that_came_too_late_removes_no_later_entry(scene):
+    other = reader(scene, lease=600)
+    scene.proxy.next(net.delay_answer(2.5), op="join")
+    scene.proxy.next(deny(), op="renew")
+    kept = kept_from(scene.proxy, op="leave")
+    mine = reader(scene, "here", lease=2, timeout=20)
+    kept.apply()
+    other.release()
+    assert not lock(scene, shared=False).acquire()
+    assert mine.held
 
 
 @pytest.mark.parametrize("kinds", [["leave", "release"], ["release", "leave"]])

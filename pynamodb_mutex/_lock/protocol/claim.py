@@ -98,7 +98,7 @@ class Claim(NamedTuple):
         writes: Number of the last guarded write under this claim or an earlier one; 0 before the first.
         abandoned_by: Label of the dead holder from which this one took the lock over, or empty.
         free_since: Upper bound of the server time at which the last claim was ended, or a reader or the first in line
-            left: usually a second or two late. None if neither ever happened. Says nothing while there is a claim.
+            left: usually a second or two late. None if none of these ever happened.
         closed: Why nobody can acquire the lock until it is opened; None if anybody can.
         waiting: Entries of the waiters in line, first come first; see `waiting_line`.
         done_until: For a key of `once`, server time until which its result counts; None if there is none.

@@ -218,13 +218,13 @@ class PromiseJudge(HandleJudge):
         is_late = not self._runs(process) or process.refuses_threads
         what = f"{process.name} called {name} for {watch.keys}"
         if name == "on_lost":
-            watch.losses += 1
+            # not if a renewal has won it back since the call was decided on: that was about the loss before
+            watch.losses += watch.loss is not None
             # an acquisition that is lost while the row is read, for example, has never been held
-            # a renewal may have won it back since the call was decided on
             is_lost = watch.loss is not None or not watch.tokens or is_late
             is_lost = is_lost or now - watch.lost_at <= REPORTED_WITHIN
             self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
-            is_once = watch.losses == 1 or len(own) > 1
+            is_once = watch.losses <= 1 or len(own) > 1
             self._ask("I6 on_lost", is_once, f"{what} twice")
             if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
                 late = now - (watch.lost_at if watch.is_in_doubt else watch.until)

@@ -455,7 +455,9 @@ class SharedJudge(Judge):
             if not all(each.is_single for each in waiters):
                 continue
             for watch in waiters:
-                if watch.since < watch.began and watch.options.get("timeout"):
+                # one that is called in vain sends acquires in place of marks
+                is_called = bool(self._astray) and watch.options.get("fair")
+                if watch.since < watch.began and watch.options.get("timeout") and not is_called:
                     waits = now - max(since, watch.began)
                     # its first poll shows the readers, or one that comes after they have got in
                     most = MARKS_WITHIN + (watch.options["poll"][1] if since > watch.began else 0.0)

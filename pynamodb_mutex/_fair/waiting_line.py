@@ -356,7 +356,9 @@ class WaitingLine:
         """
         if self._claim is None or self._claim.expires_at is None:
             free_at = self._free_from
-        return max(self._first_since, free_at) + dead_after(place)
+        # Suppose dead readers share the claim, and the last one that lives has left since the last poll: by their ends the
+        # lock would seem to have been free for long.
+        return max(self._first_since, free_at, self._changed_after) + dead_after(place)
 
     def _is_passed_over(self, now: float, place: int) -> bool:
         """Return whether others have taken the lock while the same waiter has stood first for long."""

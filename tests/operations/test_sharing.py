@@ -293,13 +293,21 @@ def test_dead_reader_is_waited_for_as_long_as_its_own_lease(scene, shared, renew
 
 def test_first_in_line_has_its_time_after_the_last_living_reader_has_left(scene):
     """Though a dead one stays, whose own end has passed long before."""
-    living, _ = reader(scene, lease=600), reader(scene, "here", lease=5)
+    living, _ = on_thread(held, lock(scene, lease=600)), reader(scene, "here", lease=5)
     time.sleep(20)
     first = waiting(lock(scene, "here", shared=False, fair=True, owner="first"))
+    second = waiting(lock(scene, shared=False, fair=True))
+    for _ in range(5):
+        time.sleep(2)
+        second.wake()
     living.release()
     newcomer = lock(scene, shared=False, fair=True)
     assert not newcomer.acquire()
-    time.sleep(9)
+    time.sleep(2)
+    second.wake()
+    assert len(scene.parsed.waiting) == 2
+    second.interrupt()
+    time.sleep(7)
     assert newcomer.acquire()
     first.interrupt()
 

@@ -30,10 +30,12 @@ FOUND = {
     "join that finds an entry which was given up": 20261128000325,
     "two renewals at once": 20261201000881,
     "fair waiter that is passed after a leave, since a dead reader has stayed": 20261201003944,
+    "fair waiter that is passed by one that has watched since before a leave": 20261202001684,
     "join whose first attempt was not answered": 20261202000977,
+    "writer whom forged hints call": 20261202001789,
     "mark that is far ahead for a process whose clock stood still": 20261201002082,
 }
-"""What seeds of long runs have found, by its cause: the first three defects of the library, the others mistakes of the judge."""
+"""What seeds of long runs have found, by its cause: the first four defects of the library, the others mistakes of the judge."""
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND)

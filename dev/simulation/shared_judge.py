@@ -215,9 +215,10 @@ class SharedJudge(Judge):
         self._ask("S4 names", is_named, f"{who} it does not name its version")
         if me not in before:
             is_in = any(piece_of(name) == piece_of(me) for name in before)
-            # a late one, which compared no mark, may have been in: it is an entry of nobody now
+            # a late one, or a copy, which compared no mark, may have been in: it is an entry of nobody now
             names = exchange.kwargs["ExpressionAttributeNames"].values()
-            is_in |= self._is_late(exchange) and "wanted_until" not in names
+            may_be_late = self._is_late(exchange) or token_of(me) in self._gone
+            is_in |= may_be_late and "wanted_until" not in names
             self._ask("S2 join", is_in or not self._is_marked(exchange, old), f"{who} past a mark")
             is_few = is_in or bool(others) or len(before) < rules.MOST
             self._ask("S3", is_few, f"{who} {me} joined {len(before)} readers")

@@ -33,6 +33,7 @@ FOUND = {
     "fair waiter that is passed by one that has watched since before a leave": 20261202001684,
     "join whose first attempt was not answered": 20261202000977,
     "writer whom forged hints call": 20261202001789,
+    "copy of a nested join that comes after its leave": 20261203000163,
     "mark that is far ahead for a process whose clock stood still": 20261201002082,
 }
 """What seeds of long runs have found, by its cause: the first four defects of the library, the others mistakes of the judge."""

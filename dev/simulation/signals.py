@@ -104,6 +104,6 @@ class SignalJudge(PromiseJudge):
             # a loss is reported on a thread of its own, once the system does not refuse it any more
             is_cut = watch.since == math.inf or not watch.process.lives
             is_over = re.search(f"{_END}$", told) or is_cut
-            # a renewal that is sent again leaves several ends
-            is_told = len(self._ends[token]) < 7 or re.search("renew|lost", told)
+            # a renewal that is sent again leaves several ends, and a detach says nothing of the one that it begins with
+            is_told = len(self._ends[token]) < 7 or re.search("renew|lost|handed_over", told)
             self._ask("signal end", bool(is_over and is_told), f"{watch.keys}: {told}")

@@ -135,6 +135,7 @@ FOUND = {
     "acquisition that shows late, and is renewed past the timeout": 20261129007754,
     "group of which a write by a process whose clock has jumped ends one": 20261129008508,
     "detach that is interrupted": 20261128009293,
+    "detach whose renewal is sent many times": 20261202006374,
     "call of on_lost that comes when the lock was won back, which is lost again": 20261202005326,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""

@@ -16,7 +16,7 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("first", range(0, 150, 50))
+@pytest.mark.parametrize("first", [0, 50])
 def test_schedules_of_shared_locks_have_no_violation(first):
     asked = Counter()
     for seed in range(first, first + 50):

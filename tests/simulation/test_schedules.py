@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_schedules_have_no_violation(first):
-    """`.ci/run` plays a thousand, and fresh ones."""
+    """`.ci/run` plays more of them."""
     for seed in range(first, first + 20):
         assert play(seed).violation is None
 

@@ -71,7 +71,7 @@ CAUGHT_ANYWHERE = {
     "nested-in-a-process": 0, "joins-past-a-mark": 10, "begins-past-a-mark": 21, "never-marks": 13, "marks-for-long": 3,
     "marks-any-claim": 7, "unmarks-any": 10, "mark-ended": 3, "no-cap": 4, "ends-with-the-first": 10,
     "ends-with-the-row": 332, "always-far": 3, "leave-wakes-nobody": 21, "upgrade-waits": 17, "downgrade-waits": 3,
-    "left-is-used-again": 20261128000325, "repeats-the-last": 20261201000881, "dead-reader-named": 10,
+    "repeats-the-last": 20261201000881, "dead-reader-named": 10,
 }  # fmt: skip
 
 

@@ -189,6 +189,10 @@ class HandleJudge(Observer):
 
     # -- rows and answers ---------------------------------------------------------------------------
 
+    def _first_asked(self, exchange: Exchange, token: str | None) -> float:
+        """Return when a process has first sent a request with a token, of which this one may be a repetition."""
+        return min(exchange.sent, self._doubtful.get(token or "", math.inf))
+
     def _note_term(
         self, exchange: Exchange, place: Place, old: Claim, new: Claim, *, breaks: bool
     ) -> None:
@@ -201,7 +205,7 @@ class HandleJudge(Observer):
         is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
         if is_own and old.end is not None and (is_handed_over or new.end is None):
             owner = new.owner if is_handed_over else ""
-            asked = min(exchange.sent, self._doubtful.get(new.token or "", math.inf))
+            asked = self._first_asked(exchange, new.token)
             self._ended[id(exchange)] = place, old.token, owner, asked
             self._left.add(old.token or "")
             self._handed_over.add(new.token)
@@ -213,7 +217,7 @@ class HandleJudge(Observer):
         watched = until if term is None else max(until, term.watched)
         if term is None:
             # its lease counts from the first attempt
-            until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
+            until = self._first_asked(exchange, token) + new.lease
             process = exchange.thread.process
             term = Term(place, process, new.owner, since, 0.0, watched)
             is_given = kind_of(exchange.operation, exchange.kwargs) in {"hand_over", "attach"}
@@ -224,7 +228,7 @@ class HandleJudge(Observer):
         # an end in the far future stands for none: then others watch the row
         process = term.process
         # each end is later than those that were proposed before it
-        first = min(exchange.sent, self._doubtful.get(token, math.inf))
+        first = self._first_asked(exchange, token)
         is_blind = first <= self._dated.get(process, math.inf) or term.end == math.inf
         is_blind |= any(each.met == "undated" for each in self._sent(process, exchange.sent))
         term.end, term.watched = math.inf if end > FAR else end, watched
@@ -689,10 +693,10 @@ class HandleJudge(Observer):
         self._waiting.discard(waiter)
         for each in [each for each in self._to_be_woken if waiter in each[0]]:
             self._to_be_woken.remove(each)
-            # A task cannot go on while its loop's thread sends a request of another task, as it does where the system
-            # refuses threads. The thread of a waiter that is no task has had its last answer before it began to wait.
-            waited = self._world.now - max(each[1], self._world.running.answered_at)
-            if waited > WAKES_WITHIN:
+            waited = self._world.now - each[1]
+            # Where the system refuses threads, the thread of an event loop sends the requests of its tasks: the next one
+            # cannot go on meanwhile, nor a thread behind it.
+            if waited > WAKES_WITHIN and not process.refuses_threads:
                 self.fail(
                     f"I7: a release in {process.name} woke the next in line after {waited:.1f} s"
                 )

@@ -255,10 +255,7 @@ class Network:
         self._carry(exchange)
         # The thread is woken with a function, which returns the answer or raises: an error must be raised on this
         # thread, not where the world processes its arrival.
-        try:
-            outcome: Outcome = thread.park()
-        finally:
-            thread.answered_at = world.now
+        outcome: Outcome = thread.park()
         if exchange.evaluated < math.inf:
             world.judge.answered(exchange)
         return outcome()

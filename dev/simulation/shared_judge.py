@@ -307,14 +307,6 @@ class SharedJudge(Judge):
     def _names(sharing: Sharing | None) -> list[str]:
         return [] if sharing is None else [*map(token_of, sharing.ends)]
 
-    def _first_sent(self, exchange: Exchange, token: str, end: float) -> float:
-        """Return when the first request was sent that has proposed an end for an entry: its belief counts from that."""
-        return min(
-            each.sent
-            for each in self._sent(exchange.thread.process, exchange.sent)
-            if each is exchange or (token in values_on(each, None) and end in _ends(each))
-        )
-
     def _note_entry(
         self, exchange: Exchange, place: Place, old: Claim, new: Claim, name: str
     ) -> None:
@@ -322,12 +314,13 @@ class SharedJudge(Judge):
         assert self._after is not None
         token, process, now = token_of(name), exchange.thread.process, self._world.now
         end = self._after.ends[name] - EPOCH
-        until = self._first_sent(exchange, token, self._after.ends[name]) + lease_of(name)
         watched = exchange.sent + new.lease
         self._fences[token] = new.version
         term = self._terms.get(token)
+        until = exchange.sent + lease_of(name)
         if term is None:
-            until -= max(0.0, exchange.sent - self._doubtful.get(token, math.inf))
+            # its lease counts from the first attempt
+            until = self._first_asked(exchange, token) + lease_of(name)
             term = Term(place, process, f":{exchange.thread.name}", now, 0.0, watched)
             is_begun = self._before is None or old.token != new.token
             if is_begun and (old.end is None or self._before is not None):
@@ -542,10 +535,3 @@ def _place_of(watch: Watch) -> Place:
 
 def _shares(watch: Watch) -> bool:
     return bool(watch.options.get("shared"))
-
-
-def _ends(exchange: Exchange) -> Iterator[float]:
-    """Yield the numbers in a request, and the end of the entry in a claim that it begins."""
-    for value in exchange.kwargs.get("ExpressionAttributeValues", {}).values():
-        nested = (end for readers in value.get("M", {}).values() for end in readers["M"].values())
-        yield from (float(each["N"]) for each in (value, *nested) if "N" in each)

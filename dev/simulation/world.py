@@ -494,7 +494,6 @@ class Thread:
         process: The process of which it is a thread.
         name: Name of the thread.
         ended: Whether its call has returned or raised.
-        answered_at: True time at which its last request was answered, or its wait for that ended otherwise.
         locals: Thread-local values: those of the library, and the object that started the thread.
     """
 
@@ -502,7 +501,6 @@ class Thread:
         self.process = process
         self.name = name
         self.ended = False
-        self.answered_at = 0.0
         self.locals: dict[Any, Any] = {}
         self._call = call
         self._joining: list[Callable[..., None]] = []

@@ -150,7 +150,7 @@ class HeldShare(HeldClaim):
         if verdict == "applied":
             self.extend(proposal)
         elif verdict == "again":
-            own.again(proposal.end, proposal.lease, proposal.sent)
+            own.again(proposal.end, proposal.lease)
         return verdict
 
     def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - to nobody
@@ -295,7 +295,7 @@ class SharedAcquisition(acquire.Acquisition):
         )
         if own.end_in(answer.claim) is None:
             self._undo.pop()
-            own.again(*proposed, answer.sent)
+            own.again(*proposed)
             self._see_answer(answer)
             return None
         # Also if refused: an earlier attempt was applied. See `Acquisition.take`, for this and the rest.

@@ -69,16 +69,14 @@ class SharedClaim(OwnClaim):
         resent: Number of requests that proposed an end again: see `again`.
     """
 
-    __slots__ = ("_again", "_repeated", "name", "resent", "seen")
+    __slots__ = ("_again", "name", "resent", "seen")
 
     def __init__(self, token: str, lease: float, label: str) -> None:
         super().__init__(token, lease)
         self.name = f"{token} {cut(label)}"
         self.seen = Claim(token=token)
         self.resent = 0
-        # the end and lease to propose again; the last end that was, and when it was sent first
         self._again: tuple[float, float] | None = None
-        self._repeated = (0.0, 0.0)
 
     def is_of(self, claim: Claim) -> bool:
         """Return whether a claim is the one that this reader has joined or begun, or is to join."""
@@ -100,29 +98,23 @@ class SharedClaim(OwnClaim):
         self.resent += 1
         return again
 
-    def again(self, end: float, lease: float, sent: float) -> None:
+    def again(self, end: float, lease: float) -> None:
         """Let the next request propose what the last one did that was refused: a later end could be refused for its form again.
+
+        A late copy of that one is refused as well: the row's end and lease only grow.
 
         Args:
             end: End that it proposed for the entry, in server time.
             lease: Lease that it proposed, in seconds.
-            sent: Local time before it was sent.
         """
         # Not what was proposed last: suppose another thread has renewed meanwhile. Its end, proposed again, would be found in
         # the row as if it had been written now, while those that watch the row count from before.
         self._again = end, lease
-        if self._repeated[0] != end:
-            self._repeated = end, sent
 
     def acquired(self, claim: Claim, sent: float, bounds: Bounds | None) -> None:
         """Note that a row shows this reader's entry: see `OwnClaim.acquired`."""
         end, self.seen = self.end_in(claim), claim
         super().acquired(claim._replace(expires_at=end), sent, bounds)
-
-    def renewed(self, end: float, lease: float, sent: float, bounds: Bounds | None) -> None:
-        """Note that an end was written; the belief counts from the first request that proposed it: see `OwnClaim.renewed`."""
-        repeated, first_sent = self._repeated
-        super().renewed(end, lease, min(sent, first_sent) if end == repeated else sent, bounds)
 
 
 Renewal = Literal["applied", "overtaken", "again", "gone", "lost"]

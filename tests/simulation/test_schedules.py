@@ -137,6 +137,7 @@ FOUND = {
     "detach that is interrupted": 20261128009293,
     "detach whose renewal is sent many times": 20261202006374,
     "call of on_lost that comes when the lock was won back, which is lost again": 20261202005326,
+    "waiter behind a task of its process, which is refused threads": 20261130501970,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

@@ -66,7 +66,7 @@ CAUGHT_IN = {
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""
 CAUGHT_ANYWHERE = {
     "renews-entry-alone": 2, "row-end-falls": 0, "row-lease-falls": 0, "ends-for-all": 0, "leaver-believes": 0,
-    "leaves-once": 0, "joins-again": 24, "renews-whatever": 0, "entry-from-the-answer": 18, "repeat-renews-anew": 0,
+    "leaves-once": 0, "joins-again": 24, "renews-whatever": 0, "entry-from-the-answer": 18,
     "taken-by-token": 12, "buries-the-living": 0, "refused-renewal-extends": 4, "version-unnamed": 0,
     "nested-in-a-process": 0, "joins-past-a-mark": 10, "begins-past-a-mark": 21, "never-marks": 13, "marks-for-long": 3,
     "marks-any-claim": 7, "unmarks-any": 10, "mark-ended": 3, "no-cap": 4, "ends-with-the-first": 10,

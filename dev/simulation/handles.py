@@ -103,8 +103,9 @@ class HandleJudge(Observer):
         self._handed_over: set[str | None] = set()
         # longest time from the sending of a request of a process to its evaluation: so coarsely it knows server time
         self._slowest: dict[Process, float] = {}
-        # when a process has learned server time
+        # when a process has learned server time, first and last
         self._dated: dict[Process, float] = {}
+        self._dated_last: dict[Process, float] = {}
         # the number of answers of a process (`Process.answered`) when its clock had stood still
         self._frozen: dict[Process, int] = {}
         # processes whose clocks have stood still: they count too little of the time that has passed
@@ -265,6 +266,7 @@ class HandleJudge(Observer):
         process, now = exchange.thread.process, self._world.now
         if exchange.met != "undated":
             self._dated.setdefault(process, now)
+            self._dated_last[process] = now
         took = exchange.evaluated - exchange.sent
         self._slowest[process] = max(took, self._slowest.get(process, 0.0))
         is_repeated = exchange.met == "repeated"
@@ -511,10 +513,11 @@ class HandleJudge(Observer):
         terms = self._terms_of(watch.last)
         is_true_clock = process not in self._late_clocks and not self._has_jumped(process)
         if len(terms) == len(watch.last) and is_true_clock:
-            # by the local clock, and by server time carried on by it
-            drift = 2 * DRIFT
+            # by the local clock, and by server time carried on by it since the last Date
+            drift, dated = 2 * DRIFT, self._dated_last.get(process, now)
             ends = min(
-                (1 - drift) * until + drift * sent for sent, until in (t.renewed for t in terms)
+                (1 - drift) * until + drift * min(sent, dated)
+                for sent, until in (term.renewed for term in terms)
             )
             self._ask(
                 "I6 no false loss",

@@ -64,7 +64,7 @@ class Term:
         end: End of its claim in the row, in true time; infinity for a holder that knows no server time.
         watched: True time until which those that watch the row wait for it at least.
         renewed: True time at which the last request was sent whose answer has shown its process a later end, and that of
-            the lease that this request asked for.
+            the lease that this request asked for, less what the process may have misjudged of server time.
         broken_at: True time at which it was broken by force, or its row was deleted by hand; infinity if neither.
         broken_by: The request that did so; None if none did.
         known_at: True time at which an answer has shown that to its process; infinity if none has.

@@ -264,6 +264,8 @@ class HandleJudge(Observer):
     def answered(self, exchange: Exchange) -> None:
         """Note what a process may know from now on, since DynamoDB has answered one of its requests."""
         process, now = exchange.thread.process, self._world.now
+        # by how much it may have misjudged server time, which it carries on by its clock
+        drifted = 2 * DRIFT * (exchange.sent - self._dated_last.get(process, exchange.sent))
         if exchange.met != "undated":
             self._dated.setdefault(process, now)
             self._dated_last[process] = now
@@ -276,7 +278,7 @@ class HandleJudge(Observer):
             term = self._last_term(token)
             # the answer to a copy may show another end, of a renewal that was sent meanwhile
             if term is not None and (is_old or not (is_repeated and token in self._renewed())):
-                term.renewed = max(term.renewed, (exchange.sent, until))
+                term.renewed = max(term.renewed, (exchange.sent, until - max(0.0, drifted)))
         ended = self._ended.pop(id(exchange), None)
         if ended is not None:
             self._expect(process, *ended)
@@ -513,11 +515,10 @@ class HandleJudge(Observer):
         terms = self._terms_of(watch.last)
         is_true_clock = process not in self._late_clocks and not self._has_jumped(process)
         if len(terms) == len(watch.last) and is_true_clock:
-            # by the local clock, and by server time carried on by it since the last Date
-            drift, dated = 2 * DRIFT, self._dated_last.get(process, now)
+            # by the local clock, and by server time carried on by it
+            drift = 2 * DRIFT
             ends = min(
-                (1 - drift) * until + drift * min(sent, dated)
-                for sent, until in (term.renewed for term in terms)
+                (1 - drift) * until + drift * sent for sent, until in (t.renewed for t in terms)
             )
             self._ask(
                 "I6 no false loss",

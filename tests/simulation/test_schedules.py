@@ -139,6 +139,7 @@ FOUND = {
     "call of on_lost that comes when the lock was won back, which is lost again": 20261202005326,
     "waiter behind a task of its process, which is refused threads": 20261130501970,
     "lease that ends early by the drift since the last answer with a Date": 20261201503917,
+    "lease that begins after two hours without a Date": 20261130504955,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

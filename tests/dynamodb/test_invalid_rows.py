@@ -179,6 +179,17 @@ def test_force_puts_a_broken_row_right(table, odd):
         assert not mutex.abandoned
 
 
+@pytest.mark.parametrize(
+    ("stored", "gets"), [(0, 1), (1, 2), (2**63 - 2, 2**63 - 1), (2**63 - 1, None)]
+)
+def test_force_that_puts_a_row_right_counts_its_fencing_token_on(table, stored, gets):
+    put({**CLAIM, "expires_at": {"S": "soon"}, "version": {"N": str(stored)}})
+    assert table.force_release("odd")
+    version = int(stands()["version"]["N"])
+    # after the highest anew, from the time
+    assert version == gets or (gets is None and version < 2**62)
+
+
 def test_force_breaks_the_very_row_that_was_seen(table, wire):
     row = put({**CLAIM, "expires_at": {"L": [{"S": "$soon"}, {"B": b"1"}]}})
     for change in ("owner", "lease", "writes", "abandoned_by", "version"):

@@ -178,6 +178,15 @@ def test_work_that_raises_is_done_by_the_next_call_at_once(scene_of_once):
     assert scene_of_once.call() == "other"
 
 
+def test_late_end_of_a_run_that_failed_ends_no_other_run(scene_of_once):
+    once, other = scene_of_once.once(), scene_of_once.other()
+    scene_of_once.begun(once)
+    lose = after(lambda: There.force_release("once#a") and scene_of_once.begun(other))
+    scene_of_once.proxy.next(lose, op="release")
+    scene_of_once.ended(once, SpecialError())
+    assert (scene_of_once.known.state, scene_of_once.known.owner) == ("running", "other")
+
+
 def test_interrupted_work_is_done_by_the_next_call_at_once(scene_of_once):
     once = scene_of_once.once()
     scene_of_once.begun(once)

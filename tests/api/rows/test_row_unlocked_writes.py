@@ -169,6 +169,18 @@ def test_claim_that_is_renewed_just_before_the_write_stands(any_scene, write):
     assert not any_scene.is_free
 
 
+def test_write_ends_no_other_dead_claim_than_it_has_seen(table_scene):
+    """The first transaction finds a claim, the second one is to end it, and another holder has come and died before that."""
+    scene = table_scene
+    scene.taken(auto_renew=False)
+    scene.expire()
+    another = after(lambda: (scene.taken(auto_renew=False), scene.expire()))
+    scene.proxy.next(pass_on(), another, op=TRANSACT)
+    save(scene.here.get(scene.key))
+    assert scene.applied(TRANSACT) == [False, False, True]
+    assert scene.is_free
+
+
 def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(row_scene):
     row_scene.taken(auto_renew=False, lease=0.5)
     began = time.monotonic()

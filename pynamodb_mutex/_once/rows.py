@@ -183,8 +183,6 @@ class OnceRequests(Requests):
             layout.payload_hash.remove(),
         ]
         if "result" in values:
-            if not forces:
-                condition &= layout.no_result_counts()
             actions += self._recording(values)[1:]
         else:
             actions += [*layout.unclaimed(), *layout.without_result(), *layout.expiring()]

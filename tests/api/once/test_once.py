@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 from once_scene import There
@@ -541,6 +542,7 @@ def test_person_can_say_that_it_is_done(scene_of_once):
     died(scene_of_once)
     time.sleep(15)
     assert Once.record("a", {"id": 1}, keep=60, model=There) is True
+    assert not {"expires_at", "owner", "lease", "unknown"} & {*scene_of_once.raw}
     assert scene_of_once.call(on_abandoned="raise") == {"id": 1}
     assert scene_of_once.done == []
     time.sleep(70)
@@ -552,6 +554,26 @@ def test_person_can_let_it_be_done_again(scene_of_once):
     time.sleep(15)
     assert Once.forget("a", model=There) is True
     assert scene_of_once.call(on_abandoned="raise") == "result"
+
+
+def fails_elsewhere(scene):
+    with pytest.raises(SpecialError):
+        scene.other().call(failing)
+
+
+@pytest.mark.parametrize("decide", [Once.forget, partial(Once.record, result="by hand")])
+def test_person_decides_about_no_later_run_than_was_seen(scene_of_once, decide):
+    scene_of_once.begun(scene_of_once.once(lease=10, auto_renew=False))
+    expire("once#a", There)
+    scene_of_once.proxy.next(after(partial(fails_elsewhere, scene_of_once)), op="decide")
+    assert decide("a", model=scene_of_once.here) is False
+    assert scene_of_once.known.state == "nothing"
+
+
+def test_person_records_nothing_where_a_run_has_failed_meanwhile(scene_of_once):
+    scene_of_once.proxy.next(after(partial(fails_elsewhere, scene_of_once)), op="decide")
+    assert Once.record("a", 1, model=scene_of_once.here) is False
+    assert scene_of_once.known.state == "nothing"
 
 
 @pytest.mark.parametrize("error", [SpecialError(), None])

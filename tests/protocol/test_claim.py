@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pynamodb_mutex._lock.protocol.claim import (
     FORCED_MARK,
     HIGHEST_VERSION,
+    MARK_FAR,
     MOST_CHANGES,
     MOST_NUMBERS,
     NO_SERVER_TIME,
@@ -507,3 +508,14 @@ def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_a
     resumed = 0.01  # by the holder's clock, when the watcher has just taken over
     holders.see(float(math.floor(1000.0 + takes_over)), resumed, resumed)
     assert tenure.ends(holders.bounds) <= resumed
+
+
+def test_mark_counts_until_its_end_has_certainly_passed_and_if_a_writer_of_ours_has_made_it():
+    bounds, claim = Bounds(1000.0, 10.0, 1001.0, 10.0), Claim(wanted_until=1004.0)
+    passed = bounds.passes(1004.0 + TICK)
+    assert claim.marked_until(bounds.passes(1004.0), bounds) == 1004.0
+    assert claim.marked_until(passed, bounds) is None
+    assert claim.marked_until(10.0, None) is None
+    furthest = bounds.highest(10.0) + MARK_FAR
+    assert Claim(wanted_until=furthest).marked_until(10.0, bounds) == furthest
+    assert Claim(wanted_until=furthest + TICK).marked_until(10.0, bounds) is None

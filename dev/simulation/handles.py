@@ -484,8 +484,11 @@ class HandleJudge(Observer):
         return self._terms.get(token) or self._gone.get(token, (None, 0.0))[0]
 
     def _is_believed(self, token: str) -> bool:
-        """Return whether a handle says that it is held by an acquisition; not of a process whose clock has stood still."""
-        term = self._terms.get(token)
+        """Return whether a handle says that it is held by an acquisition.
+
+        Not of a process whose clock has stood still, nor by one that was broken, of which a late copy makes the claim anew.
+        """
+        term = None if token in self._broken_terms else self._terms.get(token)
         watches = [] if term is None else self._watches.get(term.process, [])
         return any(
             each.ask() and token in each.tokens and not self._is_excused(each.process)

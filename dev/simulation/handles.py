@@ -523,16 +523,10 @@ class HandleJudge(Observer):
             ends = min(
                 (1 - drift) * until + drift * sent for sent, until in (t.renewed for t in terms)
             )
-            self._ask(
-                "I6 no false loss",
-                now > ends - COARSE - self._slowest.get(process, 0.0),
-                f"{name}, which it has until {ends:.1f}",
-            )
-        own = [
-            each
-            for each in self._sent(process, watch.until - LONGEST_HANG)
-            if names_claim(each, watch)
-        ]
+            is_true = now > ends - COARSE - self._slowest.get(process, 0.0)
+            self._ask("I6 no false loss", is_true, f"{name}, which it has until {ends:.1f}")
+        sent = self._sent(process, watch.until - LONGEST_HANG)
+        own = [each for each in sent if names_claim(each, watch)]
         if loss == "UNREACHABLE" and watch.is_single:
             failed = any(each.fault is not None or each.evaluated == math.inf for each in own)
             failed = failed or not self._renewed().isdisjoint(watch.last)
@@ -620,11 +614,8 @@ class HandleJudge(Observer):
             when > watch.since + most / 2 for when in self._failures.get(watch.process, ())
         )
         is_kept = held_for <= most * (1 + DRIFT) + REPORTED_WITHIN or is_late
-        self._ask(
-            "I6 max_hold",
-            is_kept,
-            f"{exchange.thread} renewed {watch.keys} after {held_for:.1f} s",
-        )
+        what = f"{exchange.thread} renewed {watch.keys} after {held_for:.1f} s"
+        self._ask("I6 max_hold", is_kept, what)
 
     # -- wake-ups within a process ------------------------------------------------------------------
 

@@ -80,7 +80,11 @@ class Datagrams:
         if found is not None and found.process.lives:
             self._world.judge.reached(found.process, data)
             found.arrived.append(data)
-            found.wake()
+            if found.wake is None:
+                # the system has refused the thread that is to read it
+                self._world.judge.went_astray(data)
+            else:
+                found.wake()
 
 
 class Socket:
@@ -89,6 +93,7 @@ class Socket:
     Attributes:
         process: The process that has opened it.
         arrived: Datagrams that were not read yet.
+        wake: Wakes the thread that reads them; None as long as none has begun.
     """
 
     def __init__(self, world: World, family: int, _: int) -> None:
@@ -98,7 +103,7 @@ class Socket:
             raise OSError(errno.EMFILE, "Too many open files")
         self.process: Process = world.process
         self.arrived: deque[bytes] = deque()
-        self.wake: Callable[..., object] = lambda: None
+        self.wake: Callable[..., object] | None = None
         self._world = world
         self._timeout: float | None = None
         self._name = (self.process.host, 0)

@@ -141,6 +141,7 @@ FOUND = {
     "lease that ends early by the drift since the last answer with a Date": 20261201503917,
     "lease that begins after two hours without a Date": 20261130504955,
     "claim in a row that was deleted, made anew by a late copy and taken over": 20261130508961,
+    "waiter that is called, whose process was refused the thread that listens": 20261204002764,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

@@ -14,6 +14,22 @@ from pynamodb_mutex import LockItem, Once, OnceItem
 from pynamodb_mutex.runs import Known, Run
 from pynamodb_mutex.testing import Engine
 
+DAY = 86400.0
+
+
+class SpecialError(Exception):
+    """What the work raises."""
+
+
+def failing(*_: object) -> None:
+    """Do work that raises."""
+    raise SpecialError
+
+
+def never() -> None:
+    """Do work that is not to be done."""
+    raise AssertionError("the work is done a second time")
+
 
 class There(OnceItem):
     """OnceItem with a connection and local queues of its own, as in another process."""
@@ -92,3 +108,11 @@ def scene_of_once(engine: Engine, table: type[LockItem]) -> Iterator[OnceScene]:
             yield scene
         finally:
             forget_holds(scene.here, There)
+
+
+def died(scene: OnceScene, error: BaseException | None = None) -> None:
+    """Let a run with ``on_abandoned="raise"`` end without a result."""
+    once = scene.once(on_abandoned="raise", owner="dead", lease=10, auto_renew=False)
+    scene.begun(once)
+    if error is not None:
+        scene.ended(once, error)

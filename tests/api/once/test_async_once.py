@@ -6,16 +6,12 @@ import threading
 import time
 
 import pytest
-from once_scene import There
+from once_scene import SpecialError, There
 from waits import until, until_async, until_cancelled
 
 from dev.faultproxy import drop_answer, stall
 from pynamodb_mutex import LockItem, MutexError, Once, OnceItem, ResultUnavailableError, aio
 from pynamodb_mutex.aio import AsyncOnce
-
-
-class SpecialError(Exception):
-    """What the work raises."""
 
 
 @pytest.fixture

@@ -1,55 +1,34 @@
 """`Once` for threads: the work is done one time, and its result is given to everybody who asks again."""
 
 import math
-import os
 import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
-from functools import partial
+from datetime import timedelta
 
 import pytest
-from once_scene import There
+from once_scene import DAY, SpecialError, There, failing, never
 from pynamodb.exceptions import TransactWriteError
 from waits import until
 
-from dev.faultproxy import after, deny, drop_answer, no_date
+from dev.faultproxy import after, deny, drop_answer
 from pynamodb_mutex import (
     InvalidKeyError,
-    InvalidRowError,
     LockItem,
     Mutex,
     MutexAlreadyHeldError,
-    MutexClosedError,
     MutexError,
     MutexNotHeldError,
     MutexTimeoutError,
     NotRecordedError,
     Once,
     OnceItem,
-    OutcomeUnknownError,
     PayloadMismatchError,
     ResultUnavailableError,
-    release_all,
 )
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.runs import Run
-from pynamodb_mutex.testing import expire
-
-DAY = 86400.0
-
-
-class SpecialError(Exception):
-    """What the work raises."""
-
-
-def failing(*_):
-    raise SpecialError
-
-
-def never():
-    raise AssertionError("the work is done a second time")
 
 
 @pytest.mark.real
@@ -508,162 +487,6 @@ def test_waiter_with_another_payload_is_refused_when_its_turn_comes(scene_of_onc
     assert scene_of_once.done == ["one"]
 
 
-# -- runs of unknown outcome -----------------------------------------------------------------------
-
-
-def died(scene, error=None):
-    """Let a run with ``on_abandoned="raise"`` end without a result."""
-    once = scene.once(on_abandoned="raise", owner="dead", lease=10, auto_renew=False)
-    scene.begun(once)
-    if error is not None:
-        scene.ended(once, error)
-
-
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt(), SystemExit()])
-def test_somebody_has_to_decide_about_a_run_that_died(scene_of_once, error):
-    died(scene_of_once, error)
-    began = time.time()
-    for on_abandoned in ("raise", "run"):
-        with pytest.raises(
-            OutcomeUnknownError, match="unknown what became of the run by 'dead'"
-        ) as raised:
-            scene_of_once.elsewhere(on_abandoned=on_abandoned)
-    assert raised.value.owner == "dead"
-    assert abs(raised.value.since.timestamp() - began) < 3
-    time.sleep(1000 * DAY)
-    assert There.force_release("once#a")  # an ended claim
-    with pytest.raises(OutcomeUnknownError):
-        scene_of_once.call(timeout=0)
-    assert scene_of_once.known[:1] == ("unknown",)
-    assert "ttl" not in scene_of_once.raw
-
-
-def test_person_can_say_that_it_is_done(scene_of_once):
-    died(scene_of_once)
-    time.sleep(15)
-    assert Once.record("a", {"id": 1}, keep=60, model=There) is True
-    assert not {"expires_at", "owner", "lease", "unknown"} & {*scene_of_once.raw}
-    assert scene_of_once.call(on_abandoned="raise") == {"id": 1}
-    assert scene_of_once.done == []
-    time.sleep(70)
-    assert scene_of_once.call() == "result"
-
-
-def test_person_can_let_it_be_done_again(scene_of_once):
-    died(scene_of_once)
-    time.sleep(15)
-    assert Once.forget("a", model=There) is True
-    assert scene_of_once.call(on_abandoned="raise") == "result"
-
-
-def fails_elsewhere(scene):
-    with pytest.raises(SpecialError):
-        scene.other().call(failing)
-
-
-@pytest.mark.parametrize("decide", [Once.forget, partial(Once.record, result="by hand")])
-def test_person_decides_about_no_later_run_than_was_seen(scene_of_once, decide):
-    scene_of_once.begun(scene_of_once.once(lease=10, auto_renew=False))
-    expire("once#a", There)
-    scene_of_once.proxy.next(after(partial(fails_elsewhere, scene_of_once)), op="decide")
-    assert decide("a", model=scene_of_once.here) is False
-    assert scene_of_once.known.state == "nothing"
-
-
-def test_person_records_nothing_where_a_run_has_failed_meanwhile(scene_of_once):
-    scene_of_once.proxy.next(after(partial(fails_elsewhere, scene_of_once)), op="decide")
-    assert Once.record("a", 1, model=scene_of_once.here) is False
-    assert scene_of_once.known.state == "nothing"
-
-
-@pytest.mark.parametrize("error", [SpecialError(), None])
-def test_failure_needs_no_decision(scene_of_once, error):
-    once = scene_of_once.once(on_abandoned="raise")
-    scene_of_once.begun(once)
-    if error is None:
-        with pytest.raises(MutexError, match="without complete"):
-            once.__exit__(None, None, None)
-    else:
-        scene_of_once.ended(once, error)
-    raw = scene_of_once.raw
-    assert "unknown" not in raw
-    assert "ttl" in raw
-    assert scene_of_once.elsewhere(on_abandoned="raise") == "other"
-
-
-def test_who_waits_for_a_run_that_dies_learns_that_it_is_unknown(scene_of_once):
-    died(scene_of_once)
-    with ThreadPoolExecutor() as pool:
-        waiting = [
-            pool.submit(scene_of_once.elsewhere, on_abandoned=how) for how in ("run", "raise")
-        ]
-        for each in waiting:
-            with pytest.raises(OutcomeUnknownError):
-                each.result()
-
-
-# -- by people -----------------------------------------------------------------------------------
-
-
-def test_peek_at_nothing(scene_of_once):
-    assert scene_of_once.known == ("nothing", None, None, None, None, None)
-    scene_of_once.call()
-    known = scene_of_once.known
-    assert Once.forget("a", model=There)
-    assert scene_of_once.known == ("nothing", None, None, None, None, known.fencing_token + 1)
-
-
-def test_peek_at_a_run(scene_of_once):
-    with scene_of_once.once(owner="me") as run:
-        known = scene_of_once.known
-        assert known[:3] == ("running", None, None)
-        assert (known.owner, known.fencing_token) == ("me", run.fencing_token)
-        assert 25 < (known.until - datetime.now(timezone.utc)).total_seconds() < 35
-        run.complete(1)
-    assert scene_of_once.known.owner is None
-
-
-def test_forget(scene_of_once):
-    assert Once.forget("a", model=There) is False
-    assert scene_of_once.raw == {}
-    scene_of_once.call(1, payload=5)
-    assert Once.forget("a", model=There) is True
-    assert not {"result", "done_until", "payload_hash"} & {*scene_of_once.raw}
-    before = scene_of_once.raw
-    assert "ttl" in before
-    assert Once.forget("a", model=There) is False  # nothing is known any more
-    assert scene_of_once.raw == before
-    assert scene_of_once.call(2, payload=6) == 2
-
-
-def test_forget_leaves_a_run_alone_unless_forced(scene_of_once):
-    with scene_of_once.once(owner="me") as run:
-        with pytest.raises(MutexError, match="'a': a run by 'me' is under way") as refused:
-            Once.forget("a", model=There)
-        assert refused.value.owner == "me"
-        assert Once.forget("a", force=True, model=There) is True
-        with pytest.raises(NotRecordedError) as raised:
-            run.complete(1)
-    assert raised.value.applied is False
-    assert scene_of_once.elsewhere() == "other"
-
-
-def test_record(scene_of_once):
-    assert Once.record("a", 1, model=There) is True
-    assert scene_of_once.call() == 1
-    with pytest.raises(MutexError, match="'a' has a result: forget it first"):
-        Once.record("a", 2, model=There)
-    for bad, wrong in ((object(), TypeError), (math.nan, ValueError)):
-        with pytest.raises(wrong):
-            Once.record("b", bad, model=There)
-    assert Once.record("b", 3, keep=math.inf, encode=hex, model=There)
-    assert Once.peek("b", model=There, decode=str).result == "0x3"
-    with Once.for_key("c", owner="me") as run:
-        with pytest.raises(MutexError, match="'c': a run by 'me' is under way"):
-            Once.record("c", 1, model=There)
-        run.complete(2)
-
-
 # -- transactions --------------------------------------------------------------------------------
 
 
@@ -826,136 +649,3 @@ def test_hidden_coroutine_is_refused_and_nothing_recorded(scene_of_once):
     with pytest.raises(TypeError, match="returned a coroutine"):
         scene_of_once.once().call(lambda: work())  # noqa: PLW0108 - hides that it is async
     assert scene_of_once.known.state == "nothing"
-
-
-# -- what else concerns all locks ------------------------------------------------------------------
-
-
-def test_closed_key_gives_its_result_and_begins_no_run(scene_of_once):
-    OnceItem.close("once#a", "migration")
-    with pytest.raises(MutexClosedError, match="'a' is closed: migration"):
-        scene_of_once.call()
-    OnceItem.open("once#a")
-    scene_of_once.call(keep=math.inf)
-    OnceItem.close("once#a", "migration")
-    assert scene_of_once.call() == "result"
-    OnceItem.open("once#a")
-    assert scene_of_once.call() == "result"
-
-
-def test_opening_a_key_gives_its_row_no_ttl(scene_of_once):
-    scene_of_once.call(keep=math.inf)
-    OnceItem.open("once#a")
-    assert "ttl" not in scene_of_once.raw
-
-
-def test_release_all_leaves_runs_alone(scene_of_once):
-    with Mutex.for_key("lock"), scene_of_once.once() as run:
-        assert not release_all()
-        assert run.held
-        run.complete(1)
-        with pytest.raises(MutexNotHeldError):
-            Mutex.for_key("lock").release()
-
-
-def test_answers_without_a_date_are_refused(scene_of_once):
-    scene_of_once.proxy.always(no_date())
-    with pytest.raises(MutexError, match="'a': DynamoDB's answers have no Date"):
-        Once.record("a", 1, model=scene_of_once.here)
-    with pytest.raises(MutexError, match="'a': DynamoDB's answers have no Date"):
-        scene_of_once.call()
-    assert scene_of_once.raw == {}
-
-
-def test_row_that_is_no_locks_is_refused(scene_of_once):
-    def overwrite():
-        There._get_connection().put_item("once#a", attributes={"payload_hash": {"S": "x"}})
-
-    def wait():
-        scene_of_once.proxy.next(
-            after(overwrite), op="GetItem", when=lambda b: not b["ConsistentRead"]
-        )
-        scene_of_once.call()
-
-    overwrite()
-    for ask in (
-        scene_of_once.call,
-        lambda: Once.forget("a", model=There),
-        lambda: Once.forget("a", force=True, model=There),
-        lambda: scene_of_once.known,
-    ):
-        with pytest.raises(InvalidRowError):
-            ask()
-    There._get_connection().delete_item("once#a")
-    once = scene_of_once.other()
-    scene_of_once.begun(once)
-    with pytest.raises(InvalidRowError):
-        wait()
-
-
-WRONG = {"S": "x", "N": "1" + "0" * 30, "B": b"x", "BOOL": True, "NULL": True, "L": [], "M": {}}
-TEXTS = ("token", "owner", "abandoned_by", "result", "unstored", "payload_hash", "unknown")
-NUMBERS = ("version", "lease", "expires_at", "writes", "free_since", "done_until")
-
-
-@pytest.mark.parametrize("name", TEXTS + NUMBERS)
-def test_forget_by_force_takes_a_row_that_cannot_be_right(scene_of_once, name):
-    advice = r"Once\.forget\(key, force=True\) puts it right"
-    for kind, value in WRONG.items():
-        if kind == "S" and name in TEXTS:
-            continue
-        scene_of_once.call(payload=1)
-        row = {**scene_of_once.raw, name: {kind: value}}
-        client = There._get_connection().connection.client
-        client.put_item(TableName=There.Meta.table_name, Item=row)
-        # force alone would end a result that counts, or a run of unknown outcome, for somebody who did not mean to
-        for ask in (
-            scene_of_once.call,
-            lambda: Once.forget("a", model=There),
-            lambda: There.force_release("once#a"),
-        ):
-            with pytest.raises(InvalidRowError, match=advice):
-                ask()
-        assert scene_of_once.raw == row
-        assert Once.forget("a", force=True, model=There) is True
-        assert scene_of_once.known.state == "nothing"
-        assert "ttl" in scene_of_once.raw
-        assert scene_of_once.call("again", payload=2) == "again"
-        assert Once.forget("a", model=There)
-
-
-def test_errors_can_be_pickled(scene_of_once):
-    died(scene_of_once)
-    time.sleep(15)
-    with pytest.raises(OutcomeUnknownError) as raised:
-        scene_of_once.call()
-    again = pickle.loads(pickle.dumps(raised.value))
-    assert (again.owner, again.since, again.key) == ("dead", raised.value.since, "a")
-    error = ResultUnavailableError("x", reason="r", value=[1], key="k")
-    again = pickle.loads(pickle.dumps(error))
-    assert (again.reason, again.value, again.key) == ("r", [1], "k")
-
-
-@pytest.mark.real("embedded")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_forked_child_does_not_complete_its_parents_run(table):
-    with Once.for_key("a") as run:
-        child = os.fork()
-        if not child:
-            try:
-                run.complete("child")
-            except MutexNotHeldError:
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert run.complete("parent") == "parent"
-    assert Once.peek("a").result == "parent"
-
-
-def test_expired_claim_is_taken_over_at_once(scene_of_once):
-    scene_of_once.begun(scene_of_once.once(auto_renew=False))
-    expire("once#a", There)
-    before = time.monotonic()
-    assert scene_of_once.elsewhere() == "other"
-    assert time.monotonic() - before < 3

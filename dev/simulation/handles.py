@@ -366,14 +366,14 @@ class HandleJudge(Observer):
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
                 # Since when one is held that nobody could watch is not known.
                 is_made = term is not None and term.since <= watch.since < math.inf
-                is_left = is_made and token not in self.detached
-                # or by a request of another thread, which is under way
-                is_left = is_left and not any(
-                    each.evaluated == math.inf and names_claim(each, watch)
-                    for each in self._sent(watch.process, self._world.now)
-                )
+                is_left = is_made and token not in self.detached and not self._is_under_way(watch)
                 what = f"{watch.process.name} released {watch.keys}, and its claim is in its row"
                 self._ask("I5 released", not is_left, what)
+
+    def _is_under_way(self, watch: Watch) -> bool:
+        """Return whether a request about the claim of a handle is under way, such as another thread's release."""
+        sent = self._sent(watch.process, self._world.now)
+        return any(each.evaluated == math.inf and names_claim(each, watch) for each in sent)
 
     def stepped(self, process: Process) -> None:
         """Check, after a step of a process, what its handles say."""
@@ -551,11 +551,11 @@ class HandleJudge(Observer):
         """Check that a process had tried to renew a lock whose lease has ended."""
         process, lease = watch.process, watch.options.get("lease", math.inf)
         # a clock that jumps brings the end nearer
-        since = max(watch.since, min(watch.until, self._world.now) - lease)
+        ends = min(watch.until, self._world.now)
+        since = max(watch.since, ends - lease)
         if (
-            # A claim whose answer came late has little left of its lease, and may be lost before its first renewal is
-            # due.
-            watch.until - watch.since < lease / 2
+            # with little left of its lease, as after a late answer, it may be lost before its first renewal is due
+            ends - watch.since < lease / 2
             or not watch.options.get("auto_renew")
             or watch.options.get("max_hold") is not None
             or self._disturbed.get(process, -1.0) >= since - LONGEST_HANG

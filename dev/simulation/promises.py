@@ -42,6 +42,7 @@ class PromiseJudge(HandleJudge):
             self._check_in_time(watch)
             has_released = is_released and not self._was_among_all(watch)
             has_released = has_released and watch.began <= watch.since < math.inf
+            has_released = has_released and not self._is_under_way(watch)
             what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
             if has_released:
                 self._ask("I6 error", watch.loss is None, what)

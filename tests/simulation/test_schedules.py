@@ -142,6 +142,8 @@ FOUND = {
     "lease that begins after two hours without a Date": 20261130504955,
     "claim in a row that was deleted, made anew by a late copy and taken over": 20261130508961,
     "waiter that is called, whose process was refused the thread that listens": 20261204002764,
+    "lease of a second that ends at once, after ten days without a Date": 20261205001544,
+    "lock that a thread breaks by force while another one releases it": 20261205003331,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

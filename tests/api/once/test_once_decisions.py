@@ -71,6 +71,15 @@ def test_person_records_nothing_where_a_run_has_failed_meanwhile(scene_of_once):
     assert scene_of_once.known.state == "nothing"
 
 
+def test_late_copy_of_a_begin_leaves_nothing_to_decide(scene_of_once):
+    for _ in range(2):  # at first there is no row
+        died(scene_of_once, SpecialError())
+        begin = scene_of_once.proxy.of("acquire")[-1]
+        fails_elsewhere(scene_of_once)
+        assert scene_of_once.proxy.replay(begin).error == "ConditionalCheckFailedException"
+        assert scene_of_once.known.state == "nothing"
+
+
 @pytest.mark.parametrize("error", [SpecialError(), None])
 def test_failure_needs_no_decision(scene_of_once, error):
     once = scene_of_once.once(on_abandoned="raise")

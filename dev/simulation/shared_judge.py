@@ -319,8 +319,10 @@ class SharedJudge(Judge):
         term = self._terms.get(token)
         until = exchange.sent + lease_of(name)
         if term is None:
-            # its lease counts from the first attempt
-            until = self._first_asked(exchange, token) + lease_of(name)
+            # its lease counts from the first attempt, also if that was refused
+            sent = self._sent(process, exchange.sent)
+            first = min(each.sent for each in sent if token in values_on(each, None))
+            until = min(first, self._first_asked(exchange, token)) + lease_of(name)
             term = Term(place, process, f":{exchange.thread.name}", now, 0.0, watched)
             is_begun = self._before is None or old.token != new.token
             if is_begun and (old.end is None or self._before is not None):

@@ -293,23 +293,25 @@ class SharedAcquisition(acquire.Acquisition):
         answer = yield from retrying(
             shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
+        # Suppose a join is refused for too many readers, one of them leaves, and a copy of that join is applied: its entry is
+        # found by the next request, and others have counted since then.
+        own.asked = min(own.asked, attempts.first_sent, answer.sent)
         if own.end_in(answer.claim) is None:
             self._undo.pop()
             own.again(*proposed)
             self._see_answer(answer)
             return None
         # Also if refused: an earlier attempt was applied. See `Acquisition.take`, for this and the rest.
-        sent = min(attempts.first_sent, answer.sent)
         found = answer.claim
         if found.token != own.token:
             # It joins a claim. That a writer died before, the reader that began the claim has reported.
             found = found._replace(abandoned_by="")
-        claim = HeldShare(contender, own, found, answer.item, sent)
+        claim = HeldShare(contender, own, found, answer.item, own.asked)
         self._undo[-1] = partial(acquire.take_back, claim)
         failure = yield from acquire.renew_if_short(claim)
         if claim.stands_at(shared.now):
             claim.begin()
-            claim.start(sent)
+            claim.start(own.asked)
             return claim
         yield from acquire.take_back(claim)
         # The name is not used again. Suppose the leave that was sent just now is late: it would remove the entry of a reader

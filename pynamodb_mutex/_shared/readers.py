@@ -6,6 +6,7 @@ own, by which it lives and dies. All is decided from values that are handed in.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pynamodb_mutex._lock.protocol.claim import TICK, Claim, OwnClaim
@@ -66,15 +67,17 @@ class SharedClaim(OwnClaim):
     Attributes:
         name: Name of its entry: its token, which no other one has, and its label.
         seen: The claim as an answer has shown it last; that of its token, without readers, as long as none has.
+        asked: Local time before the first request was sent that may have made its entry.
         resent: Number of requests that proposed an end again: see `again`.
     """
 
-    __slots__ = ("_again", "name", "resent", "seen")
+    __slots__ = ("_again", "asked", "name", "resent", "seen")
 
     def __init__(self, token: str, lease: float, label: str) -> None:
         super().__init__(token, lease)
         self.name = f"{token} {cut(label)}"
         self.seen = Claim(token=token)
+        self.asked = math.inf
         self.resent = 0
         self._again: tuple[float, float] | None = None
 
@@ -101,7 +104,8 @@ class SharedClaim(OwnClaim):
     def again(self, end: float, lease: float) -> None:
         """Let the next request propose what the last one did that was refused: a later end could be refused for its form again.
 
-        A late copy of that one is refused as well: the row's end and lease only grow.
+        A renewal counts from its own sending all the same: no late copy of the refused one is applied, for the row's end and
+        lease only grow.
 
         Args:
             end: End that it proposed for the entry, in server time.

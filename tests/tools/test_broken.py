@@ -28,7 +28,7 @@ def test_each_variant_fits_the_library():
     ("place", "line", "why"),
     [
         (DECIDE, "if forces:", "0 times in it, not once:\nif forces:"),
-        (DECIDE, "if not forces:", "2 times in it, not once:\nif not forces:"),
+        (DECIDE, "else:", "2 times in it, not once:\nelse:"),
         (DECIDE + "d", "if not forces:", "'decided'"),
         (DECIDE, "condition = ~layout.exists", "changes nothing"),
     ],

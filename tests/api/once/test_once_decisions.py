@@ -56,13 +56,41 @@ def fails_elsewhere(scene):
         scene.other().call(failing)
 
 
-@pytest.mark.parametrize("decide", [Once.forget, partial(Once.record, result="by hand")])
-def test_person_decides_about_no_later_run_than_was_seen(scene_of_once, decide):
-    scene_of_once.begun(scene_of_once.once(lease=10, auto_renew=False))
+RECORD = partial(Once.record, result="by hand")
+FORCE = partial(Once.forget, force=True)
+
+
+def seems_dead(scene):
+    """Begin a run, and let its lease end; it goes on."""
+    run = scene.begun(scene.once(lease=10, auto_renew=False))
     expire("once#a", There)
+    return run
+
+
+@pytest.mark.parametrize("decide", [Once.forget, FORCE, RECORD])
+def test_person_decides_about_no_later_run_than_was_seen(scene_of_once, decide):
+    seems_dead(scene_of_once)
     scene_of_once.proxy.next(after(partial(fails_elsewhere, scene_of_once)), op="decide")
     assert decide("a", model=scene_of_once.here) is False
     assert scene_of_once.known.state == "nothing"
+
+
+@pytest.mark.parametrize("decide", [Once.forget, FORCE, RECORD])
+def test_result_that_is_recorded_before_a_persons_decision_stays(scene_of_once, decide):
+    run = seems_dead(scene_of_once)
+    scene_of_once.proxy.next(after(partial(run.complete, "late")), op="decide")
+    assert decide("a", model=scene_of_once.here) is False
+    assert scene_of_once.known.result == "late"
+
+
+@pytest.mark.parametrize("decide", [Once.forget, RECORD])
+def test_run_that_is_renewed_before_a_persons_decision_goes_on(scene_of_once, decide):
+    run = seems_dead(scene_of_once)
+    end = [There.expires_at.set(time.time() + 60)]
+    renew = partial(There._get_connection().update_item, "once#a", actions=end)
+    scene_of_once.proxy.next(after(renew), op="decide")
+    assert decide("a", model=scene_of_once.here) is False
+    assert run.complete("late") == "late"
 
 
 def test_person_records_nothing_where_a_run_has_failed_meanwhile(scene_of_once):

@@ -143,8 +143,10 @@ def test_row_of_a_held_lock_and_its_tombstone(table):
     assert float(stored["free_since"]) == pytest.approx(time.time(), abs=10)
     assert int(stored["ttl"]) == pytest.approx(time.time() + LockItem.retention, abs=60)
     with held_elsewhere("a"):
+        end = float(row("a")["expires_at"])
         assert LockItem.force_release("a")
     assert set(forced := row("a")) == set(stored)
+    assert int(forced["ttl"]) == pytest.approx(end + LockItem.retention, abs=2)
     assert int(forced["version"]) == int(stored["version"]) + 2
 
 

@@ -371,9 +371,10 @@ class HandleJudge(Observer):
                 self._ask("I5 released", not is_left, what)
 
     def _is_under_way(self, watch: Watch) -> bool:
-        """Return whether a request about the claim of a handle is under way, such as another thread's release."""
-        sent = self._sent(watch.process, self._world.now)
-        return any(each.evaluated == math.inf and names_claim(each, watch) for each in sent)
+        """Return whether another thread's request about the claim of a handle is under way, such as a release."""
+        sent, running = self._sent(watch.process, self._world.now), self._world.running
+        others = (each for each in sent if each.thread is not running and names_claim(each, watch))
+        return any(each.evaluated == math.inf for each in others)
 
     def stepped(self, process: Process) -> None:
         """Check, after a step of a process, what its handles say."""
@@ -484,10 +485,8 @@ class HandleJudge(Observer):
         return self._terms.get(token) or self._gone.get(token, (None, 0.0))[0]
 
     def _is_believed(self, token: str) -> bool:
-        """Return whether a handle says that it is held by an acquisition.
-
-        Not of a process whose clock has stood still, nor by one that was broken, of which a late copy makes the claim anew.
-        """
+        """Return whether a handle says that it is held by an acquisition; not if that was broken, or its clock has stood still."""
+        # a late copy may make the claim of a broken one anew
         term = None if token in self._broken_terms else self._terms.get(token)
         watches = [] if term is None else self._watches.get(term.process, [])
         return any(

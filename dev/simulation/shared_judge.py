@@ -320,9 +320,9 @@ class SharedJudge(Judge):
         until = exchange.sent + lease_of(name)
         if term is None:
             # its lease counts from the first attempt, also if that was refused
-            sent = self._sent(process, exchange.sent)
-            first = min(each.sent for each in sent if token in values_on(each, None))
-            until = min(first, self._first_asked(exchange, token)) + lease_of(name)
+            sent = (e for e in self._sent(process, exchange.sent) if token in values_on(e, None))
+            first = min([self._first_asked(exchange, token), *(each.sent for each in sent)])
+            until = first + lease_of(name)
             term = Term(place, process, f":{exchange.thread.name}", now, 0.0, watched)
             is_begun = self._before is None or old.token != new.token
             if is_begun and (old.end is None or self._before is not None):

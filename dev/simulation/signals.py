@@ -101,9 +101,10 @@ class SignalJudge(PromiseJudge):
         """Check at the end of a schedule that each acquisition in which somebody has believed was reported to its end."""
         for token, watch in self._given.items() if self._receives else ():
             told = self._told[watch.process, token]
-            # a loss is reported on a thread of its own, once the system does not refuse it any more
+            # a loss or a renewal is reported on a thread of its own, once the system does not refuse it any more
             is_cut = watch.since == math.inf or not watch.process.lives
-            is_over = re.search(f"{_END}$", told) or is_cut
+            is_over = re.search(f"{_END}$", told)
             # a renewal that is sent again leaves several ends, and a detach says nothing of the one that it begins with
             is_told = len(self._ends[token]) < 7 or re.search("renew|lost|handed_over", told)
-            self._ask("signal end", bool(is_over and is_told), f"{watch.keys}: {told}")
+            is_right = is_cut or bool(is_over and is_told)
+            self._ask("signal end", is_right, f"{watch.keys}: {told}")

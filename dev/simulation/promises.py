@@ -210,15 +210,16 @@ class PromiseJudge(HandleJudge):
         watches = [each for each in own if each.is_used]
         if not watches:
             return
-        # several threads may share a handle
-        watch = min(watches, key=lambda each: (each.loss is None, each.losses))
+        # several threads may share a handle: a loss is of one that has lost its lock, a danger of one that has not
+        is_loss = name == "on_lost"
+        watch = min(watches, key=lambda each: ((each.loss is None) is is_loss, each.losses))
         self._ask_handle(watch)
         if watch.since < watch.began:
             # It was handed over, and lost before the thread that waited for it has gone on.
             return
         is_late = not self._runs(process) or process.refuses_threads
         what = f"{process.name} called {name} for {watch.keys}"
-        if name == "on_lost":
+        if is_loss:
             # not if a renewal has won it back since the call was decided on: that was about the loss before
             watch.losses += watch.loss is not None
             # an acquisition that is lost while the row is read, for example, has never been held

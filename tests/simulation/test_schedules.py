@@ -145,6 +145,7 @@ FOUND = {
     "lease of a second that ends at once, after ten days without a Date": 20261205001544,
     "lock that a thread breaks by force while another one releases it": 20261205003331,
     "renewals of a process that is refused threads until it crashes": 20261205004811,
+    "danger of a lock whose object another thread uses, which has lost its own": 20261207001452,
 }
 """What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
 

@@ -139,6 +139,22 @@ def test_danger_is_reported_of_a_lock_only_while_no_write_may_have_released_it(r
     assert not in_danger.came.acquire(timeout=0.2)
 
 
+def test_danger_of_a_group_is_none_of_a_row_that_a_write_may_have_released(rows, clock):
+    told = []
+
+    def hears(_, *, key, remaining, **__):
+        told.append((key, remaining > 0))
+
+    def hang():
+        clock.advance(21)
+        until(lambda: len(told) >= 2)
+
+    with danger.connected_to(hears), rows.locks(auto_renew=False) as (first, *others):
+        rows.scene.proxy.next(after(hang), op=rows.scene.op("save"))
+        first.save(unlock=True)
+        assert told == [(row.row_lock.key, True) for row in others]
+
+
 def test_lock_that_nobody_renews_or_listens_to_is_not_scheduled_for_a_danger(scene, clock, caplog):
     on_lost = OnLost()
     mutex = held(scene.mutex(auto_renew=False, on_lost=on_lost))

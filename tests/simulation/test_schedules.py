@@ -86,6 +86,7 @@ def size(
 FOUND = {
     "hand-over to a waiter that has given up, and waits for another key": 68362104086,
     "end of a lease whose claim a write without an answer had ended": 930842890,
+    "danger of a group, of which a write may have released one": 20261208002954,
     "copy of a write that is applied in a row that was deleted and made anew": 3000002325,
     "waiter behind one of its process that polls more rarely": 3000000015,
     "lock of two threads that each loses": 3000001062,
@@ -147,7 +148,7 @@ FOUND = {
     "renewals of a process that is refused threads until it crashes": 20261205004811,
     "danger of a lock whose object another thread uses, which has lost its own": 20261207001452,
 }
-"""What seeds of long runs have found, by its cause: the first two defects of the library, the others mistakes of the judge."""
+"""What seeds of long runs have found, by its cause: the first three defects of the library, the others mistakes of the judge."""
 
 
 FOUND_OF_ONCE = {

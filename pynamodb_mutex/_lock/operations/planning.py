@@ -262,9 +262,11 @@ class Held(ABC):
             return False
         if not self.in_danger and now >= self.danger_at:
             self.in_danger = True
-            for claim in self.unreleased:
-                claim.emit("danger", remaining=self.ends - now)
-            self.call("on_danger", self.unreleased)
+            # not one that a write may have released: see `HeldClaim.danger_at`
+            claims = [claim for claim in self.unreleased if claim.danger_at < math.inf]
+            for claim in claims:
+                claim.emit("danger", remaining=claim.ends - now)
+            self.call("on_danger", claims)
         if now < self.plan.due(self.ends):
             return False
         for claim in self.unreleased:

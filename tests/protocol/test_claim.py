@@ -21,6 +21,7 @@ from pynamodb_mutex._lock.protocol.claim import (
     Claim,
     ObservedClaim,
     OwnClaim,
+    date_of,
     made_at,
     new_token,
 )
@@ -478,6 +479,11 @@ def test_tokens_differ_and_show_when_they_were_made_if_server_time_was_known():
     for other in (None, "", "mine", "forced-", "ab" * 16):
         assert made_at(other) is None
     assert made_at(new_token(YEAR_10000, bits[0])) is None
+
+
+def test_date_is_none_for_what_is_none():
+    dates = [date_of(each) for each in (None, -0.5, 0.0, 0.5, NO_SERVER_TIME)]
+    assert [date and date.timestamp() for date in dates] == [None, None, 0.0, 0.5, None]
 
 
 def test_claim_that_is_kept_after_the_release_has_no_holder():

@@ -51,6 +51,7 @@ def test_refused_renewal(own, row, verdict):
         ([], REFUSED),
         ([REFUSED, REFUSED], REFUSED),
         ([REFUSED, AGAIN], AGAIN),
+        ([REFUSED, NOT_APPLIED], NOT_APPLIED),
         ([AGAIN, LOST], NOT_APPLIED),
         ([AGAIN, NOT_APPLIED, LOST], NOT_APPLIED),
         ([NOT_APPLIED, GONE], NOT_APPLIED),

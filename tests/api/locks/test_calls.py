@@ -409,4 +409,7 @@ def test_holder_is_described_with_its_end_in_words():
     assert "released, and kept until 1970-01-01T00:00:01" in Claim(expires_at=1.0).described
     assert Claim(owner="me").described == "its holder is not known"
     # milliseconds, written into the row by hand: an end that no calendar has does not hide the error
-    assert "held by 'me'" in mine._replace(expires_at=1.7e12).described
+    assert "held by 'me' until 1700000000000.0 s" in mine._replace(expires_at=1.7e12).described
+    readers = {"token": {"t1 the first": 1.0, "t2 second": 2.0}}
+    shared = Claim("token", expires_at=3.0, owner="me", shared_by=readers).described
+    assert "held by 2 reader(s): 'the first', 'second' until 1970-01-01T00:00:02" in shared

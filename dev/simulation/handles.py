@@ -322,6 +322,7 @@ class HandleJudge(Observer):
                     each.is_single
                     and each.began <= term.since
                     and each.name == term.owner.rpartition(":")[2]
+                    and exchange.thread.name in {each.name, "aio"}  # not one that watches its claim
                     for each in self._waiters_for(term.process, term.place)
                 )
                 if (

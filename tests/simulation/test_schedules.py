@@ -147,6 +147,7 @@ FOUND = {
     "lock that a thread breaks by force while another one releases it": 20261205003331,
     "renewals of a process that is refused threads until it crashes": 20261205004811,
     "danger of a lock whose object another thread uses, which has lost its own": 20261207001452,
+    "own claim of a waiter that is shown to another one of its process": 20261208003898,
 }
 """What seeds of long runs have found, by its cause: the first three defects of the library, the others mistakes of the judge."""
 

@@ -289,7 +289,9 @@ class SharedJudge(Judge):
             return
         me = token_of(reader_of(exchange.kwargs) or "")
         if before is not None and me in map(token_of, before.ends) and me not in self._names(after):
-            self._ended[id(exchange)] = place, me, "", exchange.sent
+            if after is None:
+                # whoever leaves others behind, though they be dead, wakes nobody
+                self._ended[id(exchange)] = place, me, "", exchange.sent
             self._left.add(me)
         if after is None:
             # if a writer takes it over

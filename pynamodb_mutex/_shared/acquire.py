@@ -346,7 +346,7 @@ class _Mark:
 
     def __init__(self, attempt: acquire.Acquisition) -> None:
         self._attempt = attempt
-        self._until = ""
+        self._until = 0.0
 
     def request(self) -> Request | None:
         """Return the request that marks the row, and shows it; None if there are no readers, or another mark will do."""
@@ -357,16 +357,17 @@ class _Mark:
         until = claim.marked_until(now, bounds) or 0.0
         if until - bounds.highest(now) >= readers.MARK_LEFT:
             return None
-        self._until = seconds(bounds.nominal(now) + readers.MARK)
+        # Never sooner: suppose server time turns out to be less far on. An earlier end would be refused, and then removed in vain.
+        self._until = max(self._until, bounds.nominal(now) + readers.MARK)
         if attempt.shared.hears("marked"):
             fields = {"readers": len(claim.readers)}
             attempt.shared.emit(LockEvent("marked", contender, None, fields))
-        return requests.mark(
-            contender.store, contender.options.row, claim, self._until, contender.owner, now
-        )
+        row, own = contender.options.row, seconds(self._until)
+        return requests.mark(contender.store, row, claim, own, contender.owner, now)
 
     def remove(self) -> Operation[None]:
         """Remove the mark, so that readers need not wait for its end; sent once."""
         contender = self._attempt.contender
         if self._until and not contender.shared.inherited:
-            yield from send(requests.unmark(contender.store, contender.options.row, self._until))
+            until, row = seconds(self._until), contender.options.row
+            yield from send(requests.unmark(contender.store, row, until))

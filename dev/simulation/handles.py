@@ -366,7 +366,7 @@ class HandleJudge(Observer):
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
                 # Since when one is held that nobody could watch is not known.
-                is_made = term is not None and term.since <= watch.since < math.inf
+                is_made = term is not None and token not in self._gone and watch.since < math.inf
                 is_left = is_made and token not in self.detached and not self._is_under_way(watch)
                 what = f"{watch.process.name} released {watch.keys}, and its claim is in its row"
                 self._ask("I5 released", not is_left, what)

@@ -214,11 +214,12 @@ class HandleJudge(Observer):
         if new.end is None or new.is_reserved or (old.token, old.end) == (new.token, new.end):
             return
         token, end = new.token or "", new.end - EPOCH
+        first = self._first_asked(exchange, token)
         until, since, term = exchange.sent + new.lease, self._world.now, self._terms.get(token)
         watched = until if term is None else max(until, term.watched)
         if term is None:
             # its lease counts from the first attempt
-            until = self._first_asked(exchange, token) + new.lease
+            until = first + new.lease
             process = exchange.thread.process
             term = Term(place, process, new.owner, since, 0.0, watched)
             is_given = kind_of(exchange.operation, exchange.kwargs) in {"hand_over", "attach"}
@@ -229,7 +230,6 @@ class HandleJudge(Observer):
         # an end in the far future stands for none: then others watch the row
         process = term.process
         # each end is later than those that were proposed before it
-        first = self._first_asked(exchange, token)
         is_blind = first <= self._dated.get(process, math.inf) or term.end == math.inf
         is_blind |= any(each.met == "undated" for each in self._sent(process, exchange.sent))
         term.end, term.watched = math.inf if end > FAR else end, watched

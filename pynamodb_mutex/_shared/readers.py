@@ -56,9 +56,16 @@ def may_join(claim: Claim, now: float, bounds: Bounds | None, *, nested: bool) -
         nested: Whether the thread or task that asks is in the claim already: no number of readers keeps it out.
     """
     # also if all of its readers are dead; not if it has none, for it has ended
-    if not (claim.readers and claim.lease) or claim.closed is not None or bounds is None:
+    if not (claim.readers and _is_unedited(claim)) or claim.closed is not None or bounds is None:
         return False
     return nested or len(claim.readers) < MOST or to_bury(claim, now, bounds) is not None
+
+
+def _is_unedited(claim: Claim) -> bool:
+    """Return whether version and lease are such as a request of ours writes. If they were edited by hand, no form of a
+    request fits the row, however often it is sent.
+    """
+    return claim.version > 0 and 0 < claim.lease == round(claim.lease, 3)
 
 
 class SharedClaim(OwnClaim):
@@ -137,7 +144,6 @@ def renewal(own: SharedClaim, end: float, claim: Claim, *, applied: bool) -> Ren
     stored = own.end_in(claim)
     if applied or stored == end:
         return "applied"
-    # edited by hand: no form of it would be applied
-    if stored is None or not claim.lease or claim.lease != round(claim.lease, 3):
+    if stored is None or not _is_unedited(claim):
         return "gone" if own.is_of(claim) and claim.expires_at is not None else "lost"
     return "overtaken" if stored > end else "again"

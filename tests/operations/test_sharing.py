@@ -259,6 +259,8 @@ EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from
     [
         (SHARED._replace(closed="why"), EXACT),
         (SHARED._replace(lease=0.0), EXACT),
+        (SHARED._replace(lease=10.0004), EXACT),
+        (SHARED._replace(version=0), EXACT),
         (SHARED._replace(shared_by={"mine": {}}), EXACT),
         (SHARED, None),
     ],
@@ -277,6 +279,16 @@ def test_reader_whose_clock_stood_still_believes_no_longer_than_others_watch(ren
         own.renewed(1060.001, 5.0, 0.5, EXACT)
     assert own.ends(Bounds(1004.0, 1.0, 1005.0, 1.0)) > 2.0
     assert own.ends(Bounds(1020.0, 1.0, 1021.0, 1.0)) < 1.0
+
+
+@pytest.mark.parametrize("by_hand", [{"version": "0"}, {"lease": "30.0004"}])
+def test_row_that_nobody_can_join_is_polled_as_any_other_and_taken_over_at_its_end(scene, by_hand):
+    reader(scene)
+    write(scene, **{name: {"N": number} for name, number in by_hand.items()})
+    scene.proxy.start_anew()
+    assert not lock(scene, "here", timeout=6).acquire()
+    assert len(scene.proxy.log) < 40
+    assert lock(scene, "here", timeout=40).acquire()
 
 
 # -- taking over -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pynamodb_mutex._lock.operations.local_queue import LocalQueue
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
 from pynamodb_mutex._lock.protocol.claim import TICK, Claim, date_of
 from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
-from pynamodb_mutex._lock.protocol.outcome import was_lost_before_release
+from pynamodb_mutex._lock.protocol.outcome import shows_release, was_lost_before_release
 from pynamodb_mutex._shared import readers, requests
 from pynamodb_mutex.exceptions import Loss, MutexAlreadyHeldError, MutexError
 
@@ -169,15 +169,25 @@ class HeldShare(HeldClaim):
                 break
             # others have left or joined since: it is the last one now, or is not any more
             own.seen = row
-        if answer.applied or not was_lost_before_release(
+        if answer.applied or self._has_left(answer) or not was_lost_before_release(
             own, row, maybe_applied=ending.attempts.maybe_applied
         ):
             return True
-        if own.is_of(row) and row.expires_at is not None:
+        if own.is_of(row):
             # another reader took this one for dead, and removed it
             self._lose(Loss.EXPIRED, row, at_release=True)
             raise self.lost_error("release")
         raise self.lost_at_release(row)
+
+    def _has_left(self, answer: Answer) -> bool:
+        """Return whether a refusal shows that an earlier copy of the same leave was applied: see `shows_release`."""
+        own, row = self.own, answer.claim
+        if own.is_of(row):
+            # Nobody else removes an entry, but a reader that joins many: those that this one has seen, or those here.
+            return all(len(each.readers or ()) < readers.BURY_FROM for each in (own.seen, row))
+        # Whoever takes over a claim that stands leaves its owner's label, and `Claim.abandoned_by` is without readers.
+        former = answer.item.get(self.store.layout.abandoned_by.attr_name)
+        return former == {"S": ""} and shows_release(own, row, "", deletes=False)
 
 
 class SharedAcquisition(acquire.Acquisition):

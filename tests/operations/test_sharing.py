@@ -33,6 +33,10 @@ def reader(scene, where="there", **options):
     return held(lock(scene, where, **options))
 
 
+def of_two_keys(key, **options):
+    return Mutex.for_keys([key, f"{key}-2"], **options)
+
+
 def end_of(scene, mutex):
     return scene.parsed.readers[f"{mutex.token} {mutex.owner}"]
 
@@ -465,6 +469,21 @@ def test_readers_and_writers_of_one_process_wake_each_other(scene):
             each.join(60)
         assert time.monotonic() - began < most
         waits = [Acquiring(lock(scene, "here", shared=False, poll=(60, 60)))]
+
+
+@pytest.mark.parametrize("asks", [Mutex.for_key, partial(Mutex.for_key, fair=True), of_two_keys])
+def test_reader_that_asks_for_the_lock_alone_behind_a_writer_of_its_process_is_refused_at_once(
+    scene, asks
+):
+    mine, writer = reader(scene, "here"), Acquiring(lock(scene, "here", shared=False))
+    time.sleep(3)
+    began = time.monotonic()
+    with pytest.raises(exceptions.MutexAlreadyHeldError, match="release the shared"):
+        asks(scene.key, model=scene.here).acquire(timeout=8)
+    assert time.monotonic() - began < 0.5
+    mine.release()
+    writer.join(60)
+    assert time.monotonic() - began < 2
 
 
 def test_mark_outlives_the_claim_and_its_writer_for_a_few_seconds(scene):

@@ -237,8 +237,8 @@ def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadli
     If the holder's lease is not renewed for ever, the wait goes on until that ends, and a warning in the log says so.
 
     With a deadline the wait goes on, too. For a thread or task that waits for its own lock nothing is reported: its wait
-    ends as if another held the lock. A thread that blocks an event loop gets a RuntimeWarning, because it stops the
-    work of all tasks of that loop.
+    ends as if another held the lock. But a reader that asks for the lock alone is refused: those who wait to write would wait
+    with it. A thread that blocks an event loop gets a RuntimeWarning, because it stops the work of all tasks of that loop.
 
     Args:
         contender: The contender that waits.
@@ -247,10 +247,10 @@ def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadli
         deadline: Local time at which the wait ends; infinity for never.
 
     Raises:
-        MutexAlreadyHeldError: If the wait would never end.
+        MutexAlreadyHeldError: If the wait would never end, or a reader asks for the lock alone.
     """
     key = shown(stalled.key)
-    if stalled.options.shared and stalled.caller == contender.caller and deadline == math.inf:
+    if stalled.options.shared and stalled.caller == contender.caller:
         msg = f"{key} is shared by this thread or task: release the shared lock first, then acquire, and read again"
         raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)
     holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)

@@ -94,7 +94,7 @@ def break_seen(
     # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
     if not answer.applied and answer.claim.token != broken_by:
         return answer
-    note_broken(shared.queue(store, lock_name(store.model, key, row)), seen, answer.claim)
+    note_broken(shared, store, lock_name(store.model, key, row), seen, answer.claim)
     if seen.waiting:
         from pynamodb_mutex._fair.listener import call_first  # noqa: PLC0415 - seldom needed
 

@@ -102,6 +102,11 @@ class HeldShare(HeldClaim):
     own: readers.SharedClaim
 
     @property
+    def claim(self) -> Claim:
+        """The claim that it shares, as an answer has shown it last."""
+        return self.own.seen
+
+    @property
     def can_be_won_back(self) -> bool:
         """Whether a renewal would make it held again; not once a row has shown that the entry was removed."""
         return super().can_be_won_back and self.belief.taker is None

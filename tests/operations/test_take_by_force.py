@@ -7,7 +7,7 @@ import pytest
 from pynamodb.exceptions import UpdateError
 from row_models import Account
 from sent_requests import assert_changes_nothing, kept_from
-from two_clients import Acquiring, held
+from two_clients import Acquiring, held, on_thread
 
 from dev.faultproxy import after, apply_then_500, deny, drop_answer
 from pynamodb_mutex import (
@@ -60,8 +60,9 @@ def test_holder_is_displaced_by_one_more_request(scene, caplog):
     assert scene.is_free
 
 
-def test_holder_of_this_process_learns_it_at_once(scene):
-    displaced = held(scene.mutex())
+@pytest.mark.parametrize("shared", [False, True])
+def test_holder_of_this_process_learns_it_at_once(scene, shared):
+    displaced = on_thread(held, scene.mutex(shared=shared))
     sent = len(scene.proxy.log)
     mutex = forced(scene)
     # no read, which may be stale

@@ -480,7 +480,7 @@ class Acquisition(Attempt[HeldClaim]):
         self._undo[-1] = partial(take_back, claim)
         if seen is not None:
             self.displaced = seen
-            note_broken(contender.key_queue, seen, answer.claim)
+            note_broken(shared, store, contender.row_name, seen, answer.claim)
             text, values = "%s taken by force from %s", (shown(contender.key), seen.holder)
             shared.emit(Log("warning", text, values, claim.log_fields))
         failure = yield from renew_if_short(claim)

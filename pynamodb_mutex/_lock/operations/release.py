@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
-    from pynamodb_mutex._lock.dynamodb.store import Request
+    from pynamodb_mutex._lock.dynamodb.store import Request, Store
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex._lock.operations.planning import Held
-    from pynamodb_mutex._lock.operations.shared import Queue
+    from pynamodb_mutex._lock.operations.shared import Shared
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 
@@ -269,16 +269,18 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         contender.on_freed(shared, reply.claim)
 
 
-def note_broken(queue: Queue, seen: Claim, row: Claim) -> None:
-    """Let a holder in this process know that its claim was broken by force.
+def note_broken(shared: Shared, store: Store, row_name: str, seen: Claim, row: Claim) -> None:
+    """Let the holder in this process, or the readers, know that their claim was broken by force.
 
     Args:
-        queue: The local queue of the key.
+        shared: What the locks of the process share.
+        store: Store in which the lock's row is.
+        row_name: Name of that row: see `lock_name`.
         seen: The claim that was broken.
         row: The claim that the row shows since.
     """
     # It learns it now, and not only when its next renewal is refused. With the row, so that of several locks, which are
     # all lost with this one, an error names this key.
-    claim: HeldClaim | None = queue.holder
-    if claim is not None and claim.own.token == seen.token:
-        claim.lose(Loss.FORCED, row)
+    for claim in shared.holders(store, row_name):
+        if claim.claim.token == seen.token:
+            claim.lose(Loss.FORCED, row)

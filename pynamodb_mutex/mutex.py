@@ -177,9 +177,10 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 With ``delete_on_release`` the TTL deletes the row then. Not guaranteed: anything if the holder dies or its
                 release meets no answer: the lock is free after its lease then.
             shared (bool): Up to 100 that set this, *readers*, hold the key together; who does not, a *writer*, holds it
-                alone. A waiting writer holds new readers back until the longest one has left. Readers have one fencing
-                token, which orders writers only, and write nothing under the lock. Not with other special kinds, ``fair``,
-                ``data``, ``attributes`` or ``delete_on_release``. Not guaranteed: that copies of a process exclude a writer.
+                alone, and may read under its lock. A waiting writer holds new readers back until the longest one has left.
+                Readers have one fencing token, which orders writers only, and write nothing under the lock. Not with other
+                special kinds, ``fair``, ``data``, ``attributes`` or ``delete_on_release``. Not guaranteed: that copies of a
+                process exclude a writer.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
@@ -354,9 +355,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
         Raises:
             MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not reentrant; or if it
-                shares the lock and asks for it alone, or the other way round. Without a timeout, also if the wait would
-                never end: it holds the lock, which is renewed without end, by another mutex, or would block the event loop
-                of a task that does, or that is before it in line (with a timeout, the latter is a RuntimeWarning).
+                shares the lock and asks for it alone. Without a timeout, also if the wait would never end: it holds the
+                lock, which is renewed without end, by another mutex, or would block the event loop of a task that does, or
+                that is before it in line (with a timeout, the latter is a RuntimeWarning).
             MutexClosedError: If the key is closed, also with ``force``: see `LockItem.close <pynamodb_mutex.LockItem.close>`.
             MutexError: If the lock is shared, and DynamoDB's answers have no ``Date``.
             TypeError: For ``force`` with a shared lock, or one on any of several keys, such as a semaphore.

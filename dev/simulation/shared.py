@@ -142,7 +142,7 @@ class SharedCalls:
                 self._pause()
 
     def _ask_for_another(self, mutex: Mutex, options: dict[str, Any]) -> None:
-        """Ask for the lock in the other mode than it is held: refused at once, while it is."""
+        """Ask for a lock alone that is shared: refused at once, while it is."""
         stood = self._judge.stands(mutex)
         other = Mutex.for_key(mutex.key, **{"model": Lock, **options})
         is_refused = False
@@ -182,7 +182,16 @@ class SharedCalls:
         with self._using(Mutex.for_key(self._key(), **options), options) as mutex:
             self._work(mutex)
             if self._rng.random() < 0.2 and mutex.held and not is_old(self._process):
-                self._ask_for_another(mutex, self._shared_options(self._number()))
+                self._read_under(mutex)
+
+    def _read_under(self, outer: Mutex) -> None:
+        """Share a key that this thread or task holds alone."""
+        options = self._shared_options(self._number())
+        inner = Mutex.for_key(outer.key, **{**options, "timeout": 0})
+        is_in = inner.acquire()
+        self._judge.covered(outer, inner, is_in=is_in)
+        if is_in:
+            inner.release()
 
     def share_write_several(self) -> None:
         """Hold all keys alone."""

@@ -522,8 +522,14 @@ class SharedJudge(Judge):
             is_in = bool(inner.held or inner.loss) and waited <= IDLE_SLACK
             self._ask("S9 nested", is_in, f"{process.name} waited {waited:.1f} s, nested")
 
+    def covered(self, outer: Any, inner: Any, *, is_in: bool) -> None:
+        """Check that whoever holds a lock alone shares it at once, without a claim of its own."""
+        if self.stands(outer):
+            is_covered = is_in and inner.token == outer.token
+            self._ask("S9 covered", is_covered, f"{inner!r} under {outer!r}")
+
     def asked_for_another(self, handle: Any, *, is_refused: bool) -> None:
-        """Check that whoever held a lock one way, and holds it still, was refused the other way."""
+        """Check that a reader that asked for the lock alone, and holds it still, was refused."""
         if self.stands(handle):
             self._ask("S9 other", is_refused, f"{handle!r} was not refused")
 

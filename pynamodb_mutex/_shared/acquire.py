@@ -22,7 +22,7 @@ from pynamodb_mutex._lock.protocol.claim import TICK, Claim, date_of
 from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import shows_release, was_lost_before_release
 from pynamodb_mutex._shared import readers, requests
-from pynamodb_mutex.exceptions import Loss, MutexAlreadyHeldError, MutexError
+from pynamodb_mutex.exceptions import Loss, MutexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,9 +174,9 @@ class HeldShare(HeldClaim):
                 break
             # others have left or joined since: it is the last one now, or is not any more
             own.seen = row
-        if answer.applied or self._has_left(answer) or not was_lost_before_release(
-            own, row, maybe_applied=ending.attempts.maybe_applied
-        ):
+        maybe_applied = ending.attempts.maybe_applied
+        is_lost = was_lost_before_release(own, row, maybe_applied=maybe_applied)
+        if answer.applied or self._has_left(answer) or not is_lost:
             return True
         if own.is_of(row):
             # another reader took this one for dead, and removed it
@@ -195,6 +195,36 @@ class HeldShare(HeldClaim):
         return former == {"S": ""} and shows_release(own, row, "", deletes=False)
 
 
+class CoveredShare(HeldClaim):
+    """A share of the thread or task that holds the lock alone. It has no claim: its lock is the one that covers it.
+
+    Whatever it does not set itself is that lock's, such as `belief` until it is released.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: HeldClaim) -> None:
+        self._lock = lock
+        self.depth = 1
+        self.group = lock.together
+        self.options = lock.options.replace(shared=True)  # which guards no writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def note_end(self) -> None:
+        """Note the loss of the lock, if its lease has ended."""
+        self._lock.note_end()
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Emit nothing: nobody has acquired or released a lock."""
+
+    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - there is no claim
+        """Send nothing."""
+        yield from ()
+        return True
+
+
 class SharedAcquisition(acquire.Acquisition):
     """An attempt to acquire a shared lock, until a deadline."""
 
@@ -209,16 +239,13 @@ class SharedAcquisition(acquire.Acquisition):
         raise TypeError("force=True is for a lock that is held alone, and not for shared=True")
 
     def acquire(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim | None]:
-        """Acquire and emit the outcome: see `Attempt.acquire`.
-
-        Raises:
-            MutexAlreadyHeldError: If this thread or task holds the lock alone.
-        """
+        """Acquire and emit the outcome: see `Attempt.acquire`. If this thread or task holds the lock alone, that covers it."""
         contender = self.contender
         alone = contender.stalled_holder()
         if alone is not None and alone.contender.caller == contender.caller:
-            msg = f"{shown(contender.key)} is held alone by this thread or task: the plain lock covers reading"
-            raise MutexAlreadyHeldError(msg, key=contender.key, owner=alone.contender.owner)
+            covered = CoveredShare(alone)
+            note(covered)
+            return covered
         # one read, and no write that is refused, where another of this process reads; none where this one does
         self._reads_first = bool(shares_of(contender))
         for share in shares_of(contender, of_caller=True):

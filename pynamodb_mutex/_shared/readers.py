@@ -62,9 +62,8 @@ def may_join(claim: Claim, now: float, bounds: Bounds | None, *, nested: bool) -
 
 
 def _is_unedited(claim: Claim) -> bool:
-    """Return whether version and lease are such as a request of ours writes. If they were edited by hand, no form of a
-    request fits the row, however often it is sent.
-    """
+    """Return whether version and lease are such as our requests write."""
+    # If they were edited by hand, no form of a request fits the row, however often it is sent.
     return claim.version > 0 and 0 < claim.lease == round(claim.lease, 3)
 
 

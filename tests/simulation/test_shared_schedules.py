@@ -10,8 +10,8 @@ from dev.simulation.schedule import Size, play
 
 RULES = {
     "S1 covers", "S1 entry", "S1 never lower", "S2 begin", "S2 join", "S3", "S4 begin", "S4 dead", "S4 end", "S4 names",
-    "S4 own entry", "S5", "S6 alone", "S6 kept", "S6 mark", "S6 own", "S6 removed", "S7", "S8", "S9 nested", "S9 other",
-    "I1 belief within the term", "I1 one believer", "I1 taken", "I3 grows", "I3 shared", "I4 recognised", "I5 released",
+    "S4 own entry", "S5", "S6 alone", "S6 kept", "S6 mark", "S6 own", "S6 removed", "S7", "S8", "S9 covered", "S9 nested",
+    "S9 other", "I1 belief within the term", "I1 one believer", "I1 taken", "I3 grows", "I3 shared", "I4 recognised", "I5 released",
     "I6 cause", "I6 no false loss", "I7 end", "I7 starved", "I7 wakes", "I8 in time", "said abandoned", "said refused",
 }  # fmt: skip
 

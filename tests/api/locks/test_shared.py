@@ -1,14 +1,16 @@
 """Locks that readers share: who holds them together, who waits, what is refused, and which requests that takes."""
 
 import asyncio
+import time
 from functools import partial
 
 import pytest
 from row_models import Account
+from signal_receivers import hearing
 from two_clients import Elsewhere, held, on_thread
 from waits import until
 
-from pynamodb_mutex import Mutex, Semaphore, exceptions, synchronized
+from pynamodb_mutex import Loss, Mutex, Semaphore, exceptions, synchronized
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import expire
 
@@ -89,12 +91,73 @@ def test_waiting_writer_holds_new_readers_back_unless_they_are_nested_and_gets_i
     assert (item.owner, item.wanted_by, item.shared_by) == ("writer", None, None)
 
 
-def test_who_holds_it_one_way_is_refused_the_other_at_once(table):
+def test_reader_that_asks_for_the_lock_alone_is_refused_at_once(table):
     for timeout in (0, 20, -1):
         with shared(), pytest.raises(exceptions.MutexAlreadyHeldError, match="release the shared"):
             alone(timeout=timeout).acquire()
-    with alone(), pytest.raises(exceptions.MutexAlreadyHeldError, match="covers reading"):
-        shared(timeout=0).acquire()
+
+
+def again(mutex):
+    held(mutex)
+    return mutex
+
+
+COVERS = {
+    "a mutex": alone,
+    "one that was entered again": lambda: again(alone(reentrant=True)),
+    "one of several": lambda: Mutex.for_keys(["b", "a"]),
+}
+
+
+@pytest.mark.parametrize("covers", COVERS.values(), ids=COVERS)
+def test_who_holds_a_lock_alone_reads_under_it_without_a_request(table, sent, covers):
+    outer = held(covers())
+    member = getattr(outer, "members", [outer])[-1]
+    sent.clear()
+    with hearing("a") as heard, shared(owner="inner", lease=1, timeout=0) as inner:
+        assert (inner.held, inner.owner, inner.token) == (True, member.owner, member.token)
+        assert inner.fencing_token == member.fencing_token
+        assert 29 < inner.remaining <= outer.remaining
+        inner.ensure_held(20)
+        assert synchronized("a", shared=True)(shared(timeout=0).acquire)()
+        with pytest.raises(exceptions.MutexAlreadyHeldError, match="by this mutex"):
+            inner.acquire()
+        with pytest.raises(exceptions.MutexError, match="readers guard no writes"):
+            inner.save_data("x")
+    assert (inner.held, inner.lost, outer.held, sent) == (False, False, True, [])
+    assert not {"acquired", "released"} & set(heard.names)
+    assert not on_thread(shared(timeout=0).acquire)
+    with pytest.raises(exceptions.MutexNotHeldError):
+        inner.release()
+    assert inner.acquire(timeout=0)
+    sent.clear()
+    inner.renew(600)
+    assert len(sent) == 1
+    assert inner.remaining == pytest.approx(member.remaining, abs=1)
+    assert outer.remaining > 500
+    while outer.held:
+        outer.release()
+    assert (inner.held, inner.lost, table.get("a").is_held) == (False, False, False)
+    for call in (inner.renew, inner.ensure_held, inner.release):
+        with pytest.raises(exceptions.MutexNotHeldError):
+            call()
+    with shared() as reading:
+        assert (reading.held, labels(table)) == (True, [reading.owner])
+
+
+def test_share_under_a_lock_is_lost_and_won_back_with_it(table):
+    outer, inner = held(alone(lease=5, auto_renew=False)), held(shared())
+    time.sleep(5)
+    with pytest.raises(exceptions.MutexLostError):
+        inner.ensure_held()
+    assert [each.loss for each in (outer, inner)] == [Loss.EXPIRED] * 2
+    inner.renew()
+    assert (outer.held, inner.held) == (True, True)
+    Elsewhere.force_release("a")
+    for call in (inner.renew, inner.release, outer.release):
+        with pytest.raises(exceptions.MutexLostError):
+            call()
+        assert [each.loss for each in (outer, inner)] == [Loss.FORCED] * 2
 
 
 @pytest.mark.parametrize(
@@ -126,6 +189,10 @@ def test_other_kinds_of_lock_are_not_shared(table):
 
 
 def test_tasks_share_a_lock_and_so_do_those_of_a_row(table):
+    async def refused(kind):
+        acquired = kind.for_row(Account, "r", shared=True, timeout=0).acquire()
+        return not (acquired if kind is Mutex else await acquired)
+
     async def work():
         name = AsyncMutex.for_row(Account, "r", shared=True)
         async with AsyncMutex.for_key("a", shared=True), name:
@@ -134,6 +201,13 @@ def test_tasks_share_a_lock_and_so_do_those_of_a_row(table):
             assert len(table.get(name.key).readers) == 1
             with pytest.raises(exceptions.MutexAlreadyHeldError):
                 await AsyncMutex.for_key("a").acquire()
+        under = AsyncMutex.for_row(Account, "r", shared=True, timeout=0)
+        async with AsyncMutex.for_row(Account, "r") as outer, under:
+            assert under.token == outer.token
+            for other in (AsyncMutex, Mutex):
+                assert await asyncio.create_task(refused(other))
+            await outer.release()
+            assert not under.held
 
     asyncio.run(work())
     with pytest.raises(TypeError, match="shared is for the locks of keys"):

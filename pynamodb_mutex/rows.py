@@ -608,7 +608,7 @@ def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
     """
     if claim.is_released_inside:
         msg = (
-            f"{what}: the lock of {shown(claim.key)} was released before, in its block, because its task was cancelled, or "
-            "by a write whose answer was lost: end the block, or lock the row again"
+            f"{what}: the lock of {shown(claim.key)} was released before, in its block, by unlock=True, by a write whose "
+            "answer was lost, or because its task was cancelled: end the block, or lock the row again"
         )
         raise MutexNotHeldError(msg, key=claim.key)

@@ -3,7 +3,9 @@
 And answers that hang, that come without a Date, or that are not DynamoDB's, never mean "held".
 """
 
+import os
 import re
+import signal
 import time
 from functools import partial
 from itertools import product
@@ -324,6 +326,7 @@ def test_refused_request_is_raised_as_what_it_is(scene, op, error, call):
     with pytest.raises(error) as raised:
         call(scene)
     assert type(raised.value) is error
+    assert "`pynamodb-mutex doctor` shows which permissions are missing" in str(raised.value)
     assert len(scene.proxy.of(op)) == 1
 
 
@@ -456,6 +459,36 @@ def test_answers_of_a_callers_mock_that_run_out_are_no_success(subject):
     lock = subject.held()
     with patch.object(Connection, "_make_api_call", side_effect=[]), pytest.raises(RuntimeError):
         lock.release()
+
+
+class TimeLimitExceeded(Exception):  # noqa: N818 - named as Celery's
+    """Raised by a signal handler, and an Exception, as Celery's SoftTimeLimitExceeded."""
+
+
+@pytest.mark.real("embedded")
+@pytest.mark.parametrize("kind", ["acquire", "release"])
+def test_time_limit_of_a_signal_handler_ends_the_call_and_leaves_no_lock_behind(scene, kind):
+    def exceeded(*_):
+        raise TimeLimitExceeded
+
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def call():
+        with scene.mutex(auto_renew=False) as mutex:
+            assert mutex.held
+
+    # by the proxy's thread, while this one waits for the answer
+    scene.proxy.next(
+        drop_answer(interrupt) if kind == "acquire" else drop_request(interrupt), op=kind
+    )
+    before = signal.signal(signal.SIGUSR1, exceeded)
+    try:
+        with pytest.raises(TimeLimitExceeded):
+            call()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert scene.is_free
 
 
 def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting():

@@ -126,6 +126,25 @@ def test_release_and_write_that_unlocks_are_no_loss_to_each_other(row_scene, fau
     assert scheduled() == []
 
 
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("options", [{}, {"delete_on_release": True}, {"hold_at_least": 5}])
+def test_release_that_is_interrupted_is_sent_again(scene, options, sent):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    mutex = held(scene.mutex(auto_renew=False, **options))
+    operation = "DeleteItem" if "delete_on_release" in options else "UpdateItem"
+    with hearing(scene.key) as heard:
+        with interrupted(operation, interrupt, sent=sent), pytest.raises(KeyboardInterrupt):
+            mutex.release()
+        assert [(event.name, event.fields["error"]) for event in heard.events] == [
+            ("released", None)
+        ]
+    time.sleep(options.get("hold_at_least", 0) + 3)
+    with scene.other(timeout=0):
+        pass
+
+
 def test_write_that_unlocks_and_is_refused_does_not_revive_what_was_released(row_scene):
     row = row_scene.locked(auto_renew=False)
     row_scene.proxy.next(delay_answer(2), op="PutItem")

@@ -1,6 +1,7 @@
 """Waits for oneself: refused where they would never end, and nowhere else."""
 
 import asyncio
+import re
 import threading
 import time
 from functools import partial
@@ -87,8 +88,10 @@ def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeou
         patient = asks(timeout=0.05)
         for how in ({}, {"timeout": 0.05}, {"blocking": False}):
             assert patient.acquire(**how) is False
-        with pytest.raises(MutexTimeoutError):
+        with pytest.raises(MutexTimeoutError) as late:
             patient.__enter__()
+        # of a group it names the key that is held
+        assert re.search("holds it itself: held by 'outer'|were not all free", str(late.value))
     with waiter:
         assert not holder.held
 

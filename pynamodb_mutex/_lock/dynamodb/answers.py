@@ -30,7 +30,15 @@ NO_CLAIM = Claim()
 UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
 """Exceptions that botocore lets through: it wraps most, but not all, of what its HTTP library and parser raise."""
 
+_OF_CONNECTIONS = frozenset({"builtins", "http", "socket", "ssl", "OpenSSL", "urllib3", "botocore"})
+"""Packages whose exceptions a broken connection raises.
+
+botocore wraps any other one as well: that of a signal handler, such as Celery's SoftTimeLimitExceeded, which came while a request was
+under way.
+"""
+
 _CANCELLED = "TransactionCanceledException"
+_DENIED = "AccessDeniedException"
 _NO_TABLE = "ResourceNotFoundException"
 _CONFLICTS = frozenset({
     _CANCELLED,
@@ -192,8 +200,10 @@ _REMEDIES: dict[type[Exception], str] = {
 
 
 def explained(error: Exception) -> str:
-    """Return the message of an error, with advice on what to set if region or credentials are missing."""
+    """Return the message of an error, with advice if region, credentials or permissions are missing."""
     remedy = _REMEDIES.get(type(error))
+    if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == _DENIED:
+        remedy = "`pynamodb-mutex doctor` shows which permissions are missing, and `pynamodb-mutex policy` prints them"
     return str(error) if remedy is None else f"{str(error).rstrip('.')}. {remedy}"
 
 
@@ -252,7 +262,13 @@ def may_pass(error: Exception, *, answered: bool = False) -> tuple[bool, bool]:
         error: What botocore raised.
         answered: Whether DynamoDB has ever answered at this endpoint. Then there were credentials before, and if there are
             none now, their source has an outage. Otherwise it is probably configured wrongly.
+
+    Raises:
+        Exception: What a signal handler has raised meanwhile, and botocore has wrapped.
     """
+    inner: Any = error.kwargs.get("error") if isinstance(error, HTTPClientError) else None
+    if inner is not None and type(inner).__module__.partition(".")[0] not in _OF_CONNECTIONS:
+        raise inner
     if isinstance(error, _NOT_REFRESHED):
         return answered, False
     if isinstance(error, ClientError):

@@ -235,7 +235,9 @@ class Acquisition(Attempt[HeldClaim]):
     @property
     def besides(self) -> str:
         """What is in the way besides the holder, for a message; empty for nothing."""
-        return ""
+        stalled = self.contender.stalled_holder()
+        is_own = stalled is not None and stalled.contender.caller == self.contender.caller
+        return "this thread or task holds it itself: " if is_own else ""
 
     def _by_force(self) -> Operation[HeldClaim | None]:
         """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""

@@ -18,9 +18,11 @@ take back       whichever fits: release what somebody may count on, disown the r
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pynamodb.constants import ALL_NEW, RETURN_VALUES
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.events import Log
@@ -90,11 +92,36 @@ def release(
             except MutexLostError as error:
                 lost = lost or error
     except BaseException as error:
-        _note_released(endings, error)
+        failed: BaseException | None = error
+        try:
+            failed = yield from _after_interruption(error, endings)
+        finally:
+            _note_released(endings, failed)
         raise
     _note_released(endings, None)
     if lost is not None:
         raise lost
+
+
+def _after_interruption(
+    error: BaseException, endings: Sequence[Ending]
+) -> Operation[BaseException | None]:
+    """End claims if their release was interrupted, by Ctrl-C or a signal handler's time limit; return None if they have ended.
+
+    Otherwise nobody would release the lock any more, and the key would be blocked until its lease ends. Not in a child that the
+    handler has forked: the parent goes on with its release.
+
+    Args:
+        error: What the release failed with; returned if they may not have ended.
+        endings: The endings of the claims.
+    """
+    is_failure = isinstance(error, PynamoDBException)
+    if not is_failure and not any(ending.claim.shared.inherited for ending in endings):
+        with suppress(PynamoDBException):
+            for ending in endings:
+                yield from ending.send(ending.request)
+            return None
+    return error
 
 
 def _make_last(held: Held) -> None:

@@ -68,6 +68,11 @@ def __getattr__(name: str) -> Any:
     return AsyncOnce
 
 
+def __dir__() -> list[str]:
+    """Return the names of `__all__`, also `AsyncOnce`, which is imported later."""
+    return __all__
+
+
 def _listed(keys: Any) -> Any:
     """Return keys that can be iterated more than once; anything else is checked later."""
     return list(keys) if isinstance(keys, Iterator) else keys

@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb_mutex._lock.decorated import locked_coroutines
 from pynamodb_mutex._lock.handles import Handle, Lock, note_not_released, refusing
@@ -59,7 +59,11 @@ class _Unawaited:
     def __await__(self) -> Any:
         return self._coroutine.__await__()
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> bool:
+        # asyncio asks a task for its coroutine in this way, from Python 3.12 on, before it shows the task: in a debugger, or in the
+        # log if the task has failed and nobody awaits it
+        if sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks":
+            return True
         raise TypeError(f"{self.__name__}() has no truth value: await it")
 
 

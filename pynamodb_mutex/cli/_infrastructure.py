@@ -530,7 +530,14 @@ ROLES = {
     ),
     "admin": Role(
         "create the table and delete it",
-        ("CreateTable", "DeleteTable", "DescribeTable", "DescribeTimeToLive", "UpdateTimeToLive"),
+        (
+            "CreateTable",
+            "DeleteTable",
+            "DescribeTable",
+            "DescribeTimeToLive",
+            "Scan",
+            "UpdateTimeToLive",
+        ),
     ),
 }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def dynamodb() -> Iterator[Engine]:
+def mutex_dynamodb() -> Iterator[Engine]:
     """An embedded DynamoDB for the session; the environment directs boto3 and PynamoDB to it."""
     from pynamodb_mutex.testing.engines import embedded_dynamodb, use  # noqa: PLC0415 - see above
 
@@ -27,7 +27,7 @@ def dynamodb() -> Iterator[Engine]:
 
 
 @pytest.fixture
-def lock_table(dynamodb: Engine) -> Iterator[type[LockItem]]:  # noqa: ARG001 - in use meanwhile
+def lock_table(mutex_dynamodb: Engine) -> Iterator[type[LockItem]]:  # noqa: ARG001 - in use meanwhile
     """LockItem with an empty table on the embedded DynamoDB."""
     from pynamodb_mutex._lock.runtime.process import forget_everything  # noqa: PLC0415 - see above
     from pynamodb_mutex.models import LockItem  # noqa: PLC0415 - see above

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Model)
 
 
-def expire(key: Any, model: type[Model] = LockItem) -> None:
+def expire(key: Any, model: type[Model] = LockItem, *, range_key: Any = None) -> None:
     """Move the end of a key's claim into the past, as if its holder had died long ago.
 
     A holder in this process continues, as after a pause: it notices the loss at its next request, or at the
@@ -41,11 +41,12 @@ def expire(key: Any, model: type[Model] = LockItem) -> None:
     Args:
         key: The lock's key, or the hash key of a row; with a range key, a tuple of both.
         model: The lock table, or the model of the row.
+        range_key: The range key, in place of a tuple.
 
     Raises:
         pynamodb.exceptions.UpdateError: If nobody holds the key.
     """
-    process, options = current_process(), _lock_of(key, model)._options
+    process, options = current_process(), _lock_of(key, model, range_key)._options
     execute(process, _expiring(process, process.store(options.model), options))
 
 
@@ -64,15 +65,16 @@ def _expiring(process: Process, store: Store, options: LockOptions) -> Operation
 
 @overload
 def held_elsewhere(
-    key: str, *, owner: str = ..., lease: float = ...
+    key: str, *, range_key: str | None = ..., owner: str = ..., lease: float = ...
 ) -> AbstractContextManager[LockItem]: ...
 @overload
 def held_elsewhere(
-    key: Any, *, owner: str = ..., lease: float = ..., model: type[M]
+    key: Any, *, range_key: Any = ..., owner: str = ..., lease: float = ..., model: type[M]
 ) -> AbstractContextManager[M]: ...
 def held_elsewhere(
     key: Any,
     *,
+    range_key: Any = None,
     owner: str = "elsewhere",
     lease: float = 30.0,
     model: type[Model] = LockItem,
@@ -81,6 +83,7 @@ def held_elsewhere(
 
     Args:
         key: The lock's key, or the hash key of a row; with a range key, a tuple of both.
+        range_key: The range key, in place of a tuple.
         owner: The label of the holder.
         lease: Seconds until the lock expires; it is not renewed.
         model: The lock table, or the model of the row.
@@ -88,7 +91,7 @@ def held_elsewhere(
     Returns:
         A context manager that returns the item, or the row, as it is in the table.
     """
-    return _held(_lock_of(key, model, owner=owner, lease=lease, auto_renew=False), model)
+    return _held(_lock_of(key, model, range_key, owner=owner, lease=lease, auto_renew=False), model)
 
 
 @contextmanager
@@ -115,8 +118,10 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
             execute(elsewhere, release(claim))
 
 
-def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
+def _lock_of(key: Any, model: type[Model], range_key: Any, **options: Any) -> Mutex:
     """Return a mutex for a key of a lock table, or a row lock for the key of a row."""
+    if range_key is not None:
+        key = (key, range_key)
     if issubclass(model, LockItem):
         key, range_key = key if isinstance(key, tuple) else (key, None)
         return Mutex.for_key(key, range_key=range_key, model=model, **options)

@@ -6,6 +6,7 @@ And answers that hang, that come without a Date, or that are not DynamoDB's, nev
 import os
 import re
 import signal
+import threading
 import time
 from functools import partial
 from itertools import product
@@ -468,11 +469,15 @@ class TimeLimitExceeded(Exception):  # noqa: N818 - named as Celery's
 @pytest.mark.real("embedded")
 @pytest.mark.parametrize("kind", ["acquire", "release"])
 def test_time_limit_of_a_signal_handler_ends_the_call_and_leaves_no_lock_behind(scene, kind):
+    handled = threading.Event()
+
     def exceeded(*_):
+        handled.set()
         raise TimeLimitExceeded
 
     def interrupt():
         os.kill(os.getpid(), signal.SIGUSR1)
+        handled.wait(60)
 
     def call():
         with scene.mutex(auto_renew=False) as mutex:

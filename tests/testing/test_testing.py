@@ -248,10 +248,15 @@ from pynamodb_mutex.testing import FakeClock, held_elsewhere
 UNRELEASED = []
 
 
+@pytest.fixture
+def dynamodb():
+    raise AssertionError("another plugin's, such as pytest-dynamodb's")
+
+
 @pytest.mark.parametrize("turn", [1, 2])
-def test_each_test_has_an_empty_table(dynamodb, lock_table, turn):
-    assert dynamodb.name == "embedded"
-    assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == dynamodb.endpoint_url
+def test_each_test_has_an_empty_table(mutex_dynamodb, lock_table, turn):
+    assert mutex_dynamodb.name == "embedded"
+    assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == mutex_dynamodb.endpoint_url
     assert lock_table is LockItem
     assert lock_table.Meta.table_name == "mine"
     assert lock_table._get_connection().describe_table()["TableName"] == "mine"

@@ -93,6 +93,11 @@ async def test_call_that_is_not_awaited_has_no_truth_value_and_is_a_coroutine_ot
     assert inspect.iscoroutinefunction(mutex.acquire) is (sys.version_info >= (3, 12))
     task = asyncio.create_task(mutex.acquire())
     assert "coro=<AsyncMutex.acquire() running at " in repr(task)
+    # as asyncio does from Python 3.12 on, for the line above
+    asks = "__name__ = 'asyncio.base_tasks'; is_there = True if coroutine else False"
+    names = {"coroutine": task.get_coro()}
+    exec(asks, names)
+    assert names["is_there"] is True
     assert await task is True
     assert await asyncio.gather(mutex.locked(), scene.async_mutex().acquire(False)) == [True, False]
     await mutex.release()

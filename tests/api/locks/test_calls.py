@@ -357,6 +357,7 @@ def test_all_names_are_public():
 
 def test_package_shows_its_names_and_version_and_nothing_else():
     assert set(dir(pynamodb_mutex)) == {*pynamodb_mutex.__all__, "__version__"}
+    assert set(dir(aio)) == {*aio.__all__}
     assert pynamodb_mutex.__version__ == version("pynamodb-mutex")
     assert "`once`" in pynamodb_mutex.__doc__
     assert "`pynamodb_mutex.runs`" in pynamodb_mutex.__doc__

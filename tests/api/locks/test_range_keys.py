@@ -315,7 +315,7 @@ def test_rows_of_other_kinds_with_an_attribute_of_that_name_are_not_taken_for_cl
     assert caplog.text == ""
 
 
-def test_testing_helpers_take_a_tuple(shards):
+def test_testing_helpers_take_a_range_key(shards):
     with held_elsewhere("c", range_key="s1", owner="they", model=shards) as item:
         assert (item.key, item.shard, item.owner) == ("c", "s1", "they")
         assert Mutex.for_key("c", range_key="s1", model=shards).acquire(blocking=False) is False

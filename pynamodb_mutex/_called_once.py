@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from pynamodb_mutex._lock.decorated import Key, check_function, is_async
 from pynamodb_mutex._lock.protocol.messages import shown
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 R = TypeVar("R")
+
+_OF_JSON = (str, int, float, list, tuple, dict, type(None))
+"""The classes of what JSON carries."""
 
 _functions: dict[tuple[type, str], str] = {}
 """The function of each template, by model: two that share one would get each other's results."""
@@ -48,7 +51,8 @@ def once(
 
     Returns:
         The decorator. It raises ValueError for a template that is malformed, names an unknown parameter, or is that of another
-        function; and TypeError for a generator function or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``.
+        function; and TypeError for a generator function, for one whose annotation says that it returns what JSON cannot carry,
+        without ``encode``, or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``.
         Calls raise what `Once.call <pynamodb_mutex.Once.call>` raises, and InvalidKeyError if a field of the template is missing,
         None or empty ("charge-None" would give one customer's result to another), or a set or an object without a text of its own.
 
@@ -65,6 +69,7 @@ def once(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         check_function(function)
+        _check_json(function, options)
         if isinstance(key, str):
             _register(options.get("model", OnceItem), key, function)
         elif not callable(function):  # an argument of a function below @once, which has no key
@@ -92,6 +97,33 @@ def once(
         return wrapped  # type: ignore[no-any-return]  # of the function's own type
 
     return decorate
+
+
+def _check_json(function: Callable[..., object], options: OnceOptions) -> None:
+    """Refuse a function that says that it returns what JSON cannot carry, without ``encode``.
+
+    Raises:
+        TypeError: If so. The first call would do the work, and all others fail for as long as its result counts.
+    """
+    try:
+        returned = [get_type_hints(function).get("return")]
+    except Exception:  # noqa: BLE001 - a name that is imported for type checkers alone, or no function
+        return
+    while returned and "encode" not in options:
+        kind = returned.pop()
+        returned += get_args(kind)
+        if isinstance(kind, type) and not _may_be_json(kind):
+            what = f"{getattr(function, '__qualname__', function)} returns {kind.__name__}"
+            raise TypeError(f"{what}, which JSON cannot carry: give once an encode= and a decode=")
+
+
+def _may_be_json(kind: type) -> bool:
+    """Return whether a value that is annotated with a class can be one that JSON carries."""
+    try:
+        could_be = (issubclass(kind, each) or issubclass(each, kind) for each in _OF_JSON)
+        return kind is Any or any(could_be)
+    except TypeError:  # a TypedDict or a Protocol
+        return True
 
 
 def _register(model: type, template: str, function: Callable[..., object]) -> None:

@@ -194,7 +194,10 @@ class Terms(NamedTuple):
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{one_line(error)}: give an encode= and a decode=") from error
 
 
 def hash_of(payload: Any) -> str | None:
@@ -639,7 +642,8 @@ class Once(Made):
             Whether it was recorded. False if something else was recorded or begun meanwhile.
 
         Raises:
-            MutexError: If a run is under way, or a result counts; or if it is unknown whether it was recorded, as for `forget`.
+            MutexError: If a run is under way, or a result counts that could be stored; or if it is unknown whether it was
+                recorded, as for `forget`.
             InvalidRowError: If the row is not one of `once`.
             TypeError: If the result cannot be stored; ValueError likewise.
             InvalidKeyError: For a key that no row can have.

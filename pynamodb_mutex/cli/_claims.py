@@ -41,8 +41,8 @@ from pynamodb_mutex.cli._locks import (
     Lock,
     Locks,
     TransientError,
+    found,
     key_argument,
-    locks_of,
     once_option,
     range_option,
     retried,
@@ -110,6 +110,9 @@ _STATES = {
 }
 """States of a lock, or a key of `once`, as ``show`` prints them."""
 
+_NEVER = "never acquired, or deleted since; the lock in a row of a model is shown with --model"
+"""What a lock without a row is."""
+
 _PAUSE = 0.2
 """Seconds between two attempts at one request."""
 
@@ -127,8 +130,8 @@ def show(
     """Print all that is known of one lock.
 
     Prints the holder of the lock KEY, or what the last holder stored, and those who wait for it in line
-    (fair=True), first come first. With --once, prints the result or the run of a key of once. Sends one strongly
-    consistent read.
+    (fair=True), first come first. With --once, and for a key of once that no lock has, prints the result or the run
+    of that key. Sends a strongly consistent read, and a second one if there is no row.
 
     \b
     Examples:
@@ -142,8 +145,7 @@ def show(
       0  done, whatever the state of the lock
       1  the lock could not be read
     """
-    locks = locks_of(place, once=once)
-    lock = locks.read(locks.row(key, range_key))
+    locks, lock = found(place, key, range_key, once=once)
     more = _more(lock, locks, zone)
     if as_json:
         print_json({**lock.document(zone), **more})
@@ -255,8 +257,7 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
         return [
             (
                 "row",
-                "none: "
-                + ("there is no such row" if locks.in_rows else "never acquired, or deleted since"),
+                "none: " + ("there is no such row" if locks.in_rows else _NEVER),
             )
         ]
     if claim.token is None:
@@ -298,7 +299,8 @@ def wait(
     Another process may acquire the lock at once. To do something under the lock use pynamodb-mutex run. The lock
     of a dead holder is free when its lease has expired.
 
-    Polls two or three times a second; a poll costs half a read unit. Does not wait for a lock that is closed.
+    Polls two or three times a second; a poll costs half a read unit. Does not wait for a lock that is closed. For a key
+    of once, waits until no run of it is under way.
 
     \b
     Examples:
@@ -310,15 +312,14 @@ def wait(
     Exit codes:
       0    the lock is free
       1    DynamoDB refused a read, or could not be reached for the first one
-      75   the lock was still held after the timeout, or is closed
+      75   the lock was still held after the timeout, or is closed; or it is unknown what became of a run of once
       130  interrupted by Ctrl-C
     """
-    locks = Locks(place.model())
-    row = locks.row(key, range_key)
+    locks, lock = found(place, key, range_key)
     name = shown(key if range_key is None else f"{key} {range_key}")
     begun = read_clock()
     deadline = math.inf if timeout == FOREVER else begun + timeout
-    waiter = _Waiter(locks, row)
+    waiter = _Waiter(locks, lock.row)
     waiter.begin()
     with progress(f"waiting for {name}") as news:
         while not waiter.free():
@@ -336,6 +337,9 @@ def wait(
             waiter.rest(deadline)
     if as_json:
         waiter.print_json(zone, read_clock() - begun)
+    if waiter.lock.state == UNKNOWN:
+        click.echo(f"{name} is {_STATES[UNKNOWN]}", err=True)
+        click.get_current_context().exit(NOT_FREE)
 
 
 class _Waiter:
@@ -401,6 +405,11 @@ class _Waiter:
         self._sleeper.sleep(min(now + self._waited, end, deadline))
         self._poll()
 
+    @property
+    def lock(self) -> Lock:
+        """The lock as it was read last."""
+        return self._locks.shown(self._row, self._answer.item, self._answer.received)
+
     def holder(self, zone: tzinfo | None) -> str:
         """Return who holds the lock and until when, as text for people."""
         claim = self._answer.claim
@@ -410,9 +419,7 @@ class _Waiter:
 
     def print_json(self, zone: tzinfo | None, waited: float) -> None:
         """Print the lock as it was read last, and the seconds waited, as JSON."""
-        answer = self._answer
-        lock = self._locks.shown(self._row, answer.item, answer.received)
-        print_json({**lock.document(zone), "waited": round(waited, 3)})
+        print_json({**self.lock.document(zone), "waited": round(waited, 3)})
 
 
 @click.command(cls=AppCommand)
@@ -466,16 +473,17 @@ def release(
     """
     if (key is None) != all_abandoned:
         raise click.UsageError("give KEY, or --all-abandoned")
-    locks = Locks(place.model())
     if key is None:
-        _release_abandoned(locks, place, yes=yes, zone=zone, as_json=as_json)
+        _release_abandoned(Locks(place.model()), place, yes=yes, zone=zone, as_json=as_json)
         return
-    row = locks.row(key, range_key)
-    seen = locks.read(row)
+    locks, seen = found(place, key, range_key)
+    if locks.of_once:
+        raise Failure(f"nothing was done: {shown(key)} is a key of once: see show and forget")
     if seen.state in (FREE, CLOSED):
         if as_json:
             print_json({"freed": False, "lock": seen.document(zone), "now": None})
-        click.echo(f"{shown(seen.name)} is {seen.state}: nothing to release", err=True)
+        never = "" if seen.raw or locks.in_rows else f" ({_NEVER})"
+        click.echo(f"{shown(seen.name)} is {seen.state}: nothing to release{never}", err=True)
         return
     print_lines(about(seen, zone), err=True)
     _check(locks, seen, force=force)
@@ -611,6 +619,9 @@ def _set_closed(
             check_reason(reason)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--reason") from error
+    if key.startswith(PREFIX):
+        # a lock's requests would set a TTL, and the row of a run of unknown outcome be deleted
+        raise click.BadParameter(f"{shown(key)} is a key of once", param_hint="KEY")
     locks = Locks(place.lock_model())
     row = locks.row(key, range_key)
     print_lines(about(locks.read(row), zone), err=True)

@@ -152,9 +152,9 @@ def ls(
       0  done, also if there are no locks
       1  the table could not be read
     """
-    locks = locks_of(place, once=once)
+    locks = locks_of(place, keys, once=once)
     rows = rows_of(locks, keys, range_key, prefix)
-    only = RUNNING if once and only == HELD else only
+    only = RUNNING if locks.of_once and only == HELD else only
     with progress("reading the table") as news:
         seen = locks.read_several(rows) if rows else list(locks.all(news, prefix))
     found = [lock for lock in seen if only in (None, lock.state)]
@@ -166,12 +166,12 @@ def ls(
         print_json([lock.document(zone) for lock in found])
     elif not found:
         which = "of these " if rows else f"with the prefix {shown(prefix)} " if prefix else ""
-        what = only or ("recorded or running" if once else "held or abandoned")
-        click.echo(f"no {'key' if once else 'lock'} {which}is {what} in {place}", err=True)
+        what = only or ("recorded or running" if locks.of_once else "held or abandoned")
+        click.echo(f"no {'key' if locks.of_once else 'lock'} {which}is {what} in {place}", err=True)
     elif on_terminal():
         console = Console()
         console.print(table_of(found, zone, console.width))
-        console.print(counts_of(found, of_once=once), highlight=False)
+        console.print(counts_of(found, of_once=locks.of_once), highlight=False)
     else:
         click.echo("\t".join(COLUMNS))
         for lock in found:

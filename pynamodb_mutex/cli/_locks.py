@@ -10,10 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import click
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._admin.listing import scan
 from pynamodb_mutex._fair.waiting_line import address_of, began_at, label_of
@@ -32,6 +35,7 @@ from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
 from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
+from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
@@ -235,23 +239,27 @@ class Locks:
             click.BadParameter: If no lock can have this key.
         """
         if self.in_rows:
-            if (range_key is None) != (self._range is None):
+            given = self._named(key) if range_key is None else None
+            if given is None and (range_key is None) != (self._range is None):
                 has = "a range key: give it" if self._range else "no range key"
                 msg = f"{self._model.__name__} has {has}"
                 raise click.BadParameter(msg, param_hint="--range-key")
-            given = zip(self._keys(), (key, range_key or ""), strict=False)
+            texts = zip(self._keys(), given or (key, range_key or ""), strict=False)
             return {
-                name: value for each, text in given for name, value in _typed(each, text).items()
+                name: value for each, text in texts for name, value in _typed(each, text).items()
             }
-        if not self.of_once and key.startswith(PREFIX):
-            # a lock's requests would set a TTL, and the row of a run of unknown outcome be deleted
-            msg = f"{shown(key)} is a key of once: see ls --once, show --once and forget"
-            raise click.BadParameter(msg, param_hint="KEY")
         try:
-            stored = PREFIX + key if self.of_once and key else key
+            stored = PREFIX + key.removeprefix(PREFIX) if self.of_once and key else key
             return key_of(self._model, check_key(stored), self.range_value(range_key))
         except InvalidKeyError as error:
             raise click.BadParameter(str(error), param_hint="KEY") from error
+
+    def _named(self, name: str) -> list[str] | None:
+        """Return the parts of a row's key from its name in errors, see `row_name`; None for any other text."""
+        table, *parts = name.split("/", len(self._keys()))
+        if unquote(table) != self._model.Meta.table_name or len(parts) < len(self._keys()):
+            return None
+        return [*map(unquote, parts[:-1]), parts[-1]]
 
     def range_value(self, text: str | None) -> Any:
         """Return a range key as the model has it, from the text of an argument; the text if the model has none.
@@ -429,6 +437,10 @@ class Locks:
         return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
+_STANDARD = str.maketrans("-_", "+/")
+"""Makes the base64 of a row's name that which ``ls`` prints."""
+
+
 def _typed(attribute: Attribute[Any], text: str) -> RawItem:
     """Return an attribute of a primary key as DynamoDB stores it, from the text of an argument.
 
@@ -440,7 +452,7 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
         if attribute.attr_type == "N":
             value = str(Decimal(text))
         if attribute.attr_type == "B":
-            value = base64.b64decode(text, validate=True)
+            value = base64.b64decode(text.translate(_STANDARD), validate=True)
     except (InvalidOperation, binascii.Error) as error:
         kind = {"N": "a number", "B": "base64"}[attribute.attr_type]
         raise click.BadParameter(f"{shown(text)} is not {kind}") from error
@@ -477,9 +489,42 @@ prefix_option = click.option(
 )
 
 
-def locks_of(place: Place, *, once: bool) -> Locks:
-    """Return the locks that the options name, or with ``--once`` the keys of `once`."""
-    return Locks(place.once_model(), of_once=True) if once else Locks(place.model())
+def once_key(_: click.Context, __: click.Parameter, key: str) -> str:
+    """Return a key of `once` from an argument: as its callers have it, or as ``ls`` prints it."""
+    return key.removeprefix(PREFIX)
+
+
+def locks_of(place: Place, keys: Iterable[str] = (), *, once: bool = False) -> Locks:
+    """Return the locks that the options name; with ``--once``, or for keys as ``ls`` prints them, the keys of `once`."""
+    kinds = {key.startswith(PREFIX) for key in keys}
+    if once or (True in kinds and issubclass(place.model(), LockItem)):
+        if False in kinds and not once:
+            raise click.UsageError(
+                f"give keys of locks, or keys of once: those begin with {PREFIX}"
+            )
+        return Locks(place.once_model(), of_once=True)
+    return Locks(place.model())
+
+
+def found(
+    place: Place, key: str, range_key: str | None, *, once: bool = False
+) -> tuple[Locks, Lock]:
+    """Read a lock; if it has no row, the key of `once` of this name, and say so.
+
+    Errors of `once` print the keys of its callers, and those of a row's lock the row's name: as a lock's key, either
+    would be free, which is the wrong answer to whoever looks for the one that is held.
+    """
+    locks = locks_of(place, [key], once=once)
+    lock = locks.read(locks.row(key, range_key))
+    if lock.raw or locks.of_once or locks.in_rows:
+        return locks, lock
+    with suppress(click.BadParameter, PynamoDBException):  # no such model, or it may not be read
+        runs = Locks(place.once_model(), of_once=True)
+        run = runs.read(runs.row(key, range_key))
+        if run.raw:
+            click.echo(f"no lock has the key {shown(key)}: this is a key of once", err=True)
+            return runs, run
+    return locks, lock
 
 
 def rows_of(locks: Locks, keys: Iterable[str], range_key: str | None, prefix: str) -> list[RawItem]:

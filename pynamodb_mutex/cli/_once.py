@@ -26,7 +26,7 @@ from pynamodb_mutex._once.run import decide, peek
 from pynamodb_mutex.cli import _output, _run
 from pynamodb_mutex.cli._child import OF_SIGNALS, EndReason, Signals, find_command, say
 from pynamodb_mutex.cli._claims import about, print_lines
-from pynamodb_mutex.cli._locks import NOTHING, RECORDED, RUNNING, locks_of
+from pynamodb_mutex.cli._locks import NOTHING, RECORDED, RUNNING, locks_of, once_key
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.runs import LONGEST_RESULT, Once, Run
 
@@ -125,7 +125,7 @@ _CODES: dict[type[Exception], int] = {
 
 
 @click.command("once", cls=_run.RunCommand)
-@click.argument("key")
+@click.argument("key", callback=once_key)
 @_run.command_argument
 @keep_option
 @click.option(
@@ -242,7 +242,7 @@ def _do(job: _run.Job, began: Run, environment: Mapping[str, str], output: Outpu
 
 
 @click.command(cls=AppCommand)
-@click.argument("key")
+@click.argument("key", callback=once_key)
 @click.option(
     "--force", is_flag=True, allow_from_autoenv=False, help="Forget a run that is under way, too."
 )
@@ -271,7 +271,7 @@ def forget(place: Place, /, *, key: str, force: bool, **options: Any) -> None:
 
 
 @click.command(cls=AppCommand)
-@click.argument("key")
+@click.argument("key", callback=once_key)
 @click.argument("result", default="null")
 @keep_option
 @_output.yes_option
@@ -285,7 +285,8 @@ def record(
     """Record the result of a key of once.
 
     For work that was done elsewhere, or by a run that died. RESULT is JSON, null by default; the output of a command is
-    a text. Prints what is known of KEY, asks, and records the result if that is still so.
+    a text. Prints what is known of KEY, asks, and records the result if that is still so. It replaces a result that could
+    not be stored, and no other.
 
     \b
     Examples:
@@ -327,7 +328,8 @@ def _decided(
     seen = execute(process, peek(process, locks.store, row, forces=force))
     before = locks.shown(row, seen.item, seen.received)
     print_lines(about(before, zone), err=True)
-    if (before.state == RUNNING and not force) or (before.state == RECORDED and result):
+    is_kept = before.state == RECORDED and before.claim.unstored is None
+    if (before.state == RUNNING and not force) or (is_kept and result):
         raise Failure(f"nothing was done: {shown(key)} is {before.state}")
     is_done = result is None and before.state == NOTHING
     if not is_done:

@@ -17,7 +17,7 @@ from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
 from two_clients import Elsewhere
 
-from pynamodb_mutex import LockItem, Mutex, RowLockMixin
+from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, RowLockMixin
 from pynamodb_mutex.cli import _output, main
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._exit_codes import INTERRUPTED
@@ -52,13 +52,18 @@ class Blob(RowLockMixin, Model):
     digest = BinaryAttribute(hash_key=True, legacy_encoding=False)
 
 
+class Note(RowLockMixin, Model):
+    Meta = type("Meta", (), {"table_name": "notes", "billing_mode": "PAY_PER_REQUEST"})
+    name = UnicodeAttribute(hash_key=True)
+
+
 class Kept(RowLockMixin, Model):
     lock_model = LockItem
     name = UnicodeAttribute(hash_key=True)
 
 
-SHOP, SHARD, ORDER, BLOB = (
-    ("--model", f"{__name__}:{name}") for name in ("ShopLock", "ShardLock", "Order", "Blob")
+SHOP, SHARD, ORDER, BLOB, NOTE = (
+    ("--model", f"{__name__}:{name}") for name in ("ShopLock", "ShardLock", "Order", "Blob", "Note")
 )
 
 
@@ -238,6 +243,24 @@ def test_model_of_rows_with_binary_keys(made):
         assert [lock["key"] for lock in json_of(*BLOB, "ls")] == [text]
         assert json_of(*BLOB, "release", text, "--force", "--yes")["freed"] is True
     assert "never acquired" in cli(*BLOB, "show", "AQ==").stdout
+
+
+@pytest.mark.parametrize(
+    ("place", "model", "key"),
+    [(ORDER, Order, ("al/i%ce", 7)), (BLOB, Blob, (b"\xff\x00",)), (NOTE, Note, ("a/b",))],
+)
+def test_row_is_found_by_the_name_that_errors_print(made, table, place, model, key):
+    rows = made(model)
+    rows(*key).save()
+    with held_elsewhere(key if len(key) > 1 else key[0], owner="me", model=rows):
+        with pytest.raises(MutexTimeoutError) as refused, rows.locked(*key, timeout=0):
+            raise AssertionError
+        name = refused.value.key
+        assert json_of(*place, "show", name)["owner"] == "me"
+        assert cli(*place, "wait", name, "--timeout", "0", code=75)
+        assert "is shown with --model" in cli("show", name).stdout
+        assert "is shown with --model" in cli("release", name, "--force").stderr
+        assert json_of(*place, "release", name, "--force", "--yes")["freed"] is True
 
 
 def test_model_in_the_working_directory(table, tmp_path, monkeypatch):

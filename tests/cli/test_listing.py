@@ -308,7 +308,11 @@ def test_show_of_abandoned_and_free_locks(table):
         table.force_release("a")
     assert shown("a")["broken"] == "the last claim was broken by force"
     assert json_of("show", "a")["forced"] is True
-    never = {"key": "b", "state": "free", "row": "none: never acquired, or deleted since"}
+    never = {
+        "key": "b",
+        "state": "free",
+        "row": "none: never acquired, or deleted since; the lock in a row of a model is shown with --model",
+    }
     assert shown("b") == never
     assert json_of("show", "b")["fencing_token"] is None
 
@@ -427,7 +431,7 @@ def test_wait_returns_at_once_if_the_lock_is_free_or_with_75_after_the_timeout(h
     for key in ("never", "released", "c"):  # whose holder is dead
         cli("wait", key)
     done = cli("wait", "a", "--timeout", "0", code=75)
-    assert wire.sent == ["GetItem"] * 7  # and writes nothing
+    assert set(wire.sent) == {"GetItem"}  # and writes nothing
     assert done.stdout == ""
     assert re.fullmatch("'a' is still held by 'max' until [-:0-9]+, unless renewed\n", done.stderr)
     still = json.loads(cli("wait", "a", "--timeout", "0", "--json", code=75).stdout)
@@ -448,8 +452,8 @@ def test_claim_that_is_kept_is_not_renewed(table):
 
 
 def test_wait_shows_the_holder_on_a_terminal_until_ctrl_c(held, wire):
-    second = partial(wire.after.update, GetItem=interrupt)
-    wire.after["GetItem"] = lambda _: second()
+    poll = partial(wire.after.update, GetItem=interrupt)
+    wire.after["GetItem"] = lambda _: wire.after.update(GetItem=lambda _: poll())
     shown = on_terminal("wait", "a", code=130)[1]
     assert shown.endswith("interrupted\n")
     assert re.search(r"waited \S+ for 'a', held by 'max' until \d\d:\d\d:\d\d", shown)

@@ -17,7 +17,7 @@ from processes import is_there
 from waits import LONG, until
 
 from dev.faultproxy import deny
-from pynamodb_mutex import LockItem, Once, OnceItem
+from pynamodb_mutex import LockItem, Once, OnceItem, ResultUnavailableError
 from pynamodb_mutex.cli import _child, _once, _run
 from pynamodb_mutex.testing import held_elsewhere, recorded, run_elsewhere, unknown_run
 
@@ -487,6 +487,10 @@ def test_record(keys):
     assert known("dead") == ("recorded", None)
     assert cli("record", "none", "1", code=1, meanwhile=lambda: recorded("none", 2)).exit_code == 1
     assert known("none") == ("recorded", 2)
+    with pytest.raises(ResultUnavailableError):
+        Once.for_key("odd").call(object)
+    assert json_of("record", "odd", "3", "--yes")["state"] == "recorded"
+    assert known("odd") == ("recorded", 3)
 
 
 class Results(OnceItem):
@@ -505,18 +509,57 @@ def test_model(made, table):
 
 
 @pytest.mark.parametrize(
-    "command", ["show", "release --force --yes", "close --reason x --yes", "open --yes", "wait"]
+    ("command", "code", "says"),
+    [
+        ("release --force --yes", 1, "'once#lost' is a key of once: see show and forget"),
+        ("close --reason x --yes", 2, "'once#lost' is a key of once"),
+        ("open --yes", 2, "'once#lost' is a key of once"),
+    ],
 )
-def test_commands_of_locks_refuse_keys_of_once(keys, command):
+def test_commands_that_change_locks_refuse_keys_of_once(keys, command, code, says):
     before = OnceItem.get("once#lost").attribute_values
     name, *options = command.split()
-    error = cli(name, "once#lost", *options, code=2).stderr
-    assert "'once#lost' is a key of once: see ls --once, show --once and forget" in error
+    assert says in cli(name, "once#lost", *options, code=code).stderr
     assert cli("release", "--all-abandoned", "--yes").stderr.startswith(
         "no lock is abandoned in table"
     )
     assert "; for runs of once see ls --once" in cli("release", "--all-abandoned", "--yes").stderr
     assert OnceItem.get("once#lost").attribute_values == before
+
+
+@pytest.mark.parametrize("key", ["lost", "once#lost"])
+def test_key_of_once_that_an_error_or_ls_prints_is_found(keys, key):
+    """As a lock's key it would be free, which nobody must believe who looks for the run."""
+    said = "" if key.startswith("once#") else "no lock has the key 'lost': this is a key of once\n"
+    shown = cli("show", key)
+    assert (shown.stderr, "state:          unknown: a run ended" in shown.stdout) == (said, True)
+    unknown = "unknown: a run ended without a result; forget or record decides about it"
+    assert cli("wait", key, code=75).stderr == f"{said}'{key}' is {unknown}\n"
+    assert "is a key of once" in cli("release", key, "--force", "--yes", code=1).stderr
+    assert known("lost")[0] == "unknown"
+    assert cli("forget", f"once#{key}".removeprefix("once#once#"), "--yes")
+    assert known("lost")[0] == "nothing"
+
+
+def test_keys_as_ls_prints_them(keys):
+    assert [each["state"] for each in json_of("ls", "once#done", "once#open")] == [
+        "recorded",
+        "running",
+    ]
+    assert "begin with once#" in cli("ls", "once#done", "lock", code=2).stderr
+    assert run_cli("once", "once#done", "--", "false", code=0).stdout == '{"id": 7}\n'
+    assert "is running" in cli("record", "once#open", "1", code=1).stderr
+    assert cli("wait", "once#done").stderr == ""
+    assert "still held by" in cli("wait", "once#open", "--timeout", "0", code=75).stderr
+
+
+def test_lock_of_the_same_name_as_a_key_of_once_comes_first(keys):
+    assert (json_of("show", "lock")["state"], json_of("show", "lock")["key"]) == ("held", "lock")
+    unknown_run("lock")
+    assert json_of("show", "lock")["state"] == "held"
+    # a model that has no keys of once
+    missing = cli("show", "lost", "--model", "pynamodb_mutex:LockItem").stdout
+    assert "state:          free" in missing
 
 
 def test_run_that_is_broken_by_force_gets_no_ttl(keys):

@@ -176,7 +176,11 @@ def test_interrupted_work_is_done_by_the_next_call_at_once(scene_of_once):
 
 
 UNSTORABLE = [
-    (object(), {}, "TypeError: Object of type object is not JSON serializable"),
+    (
+        object(),
+        {},
+        "TypeError: Object of type object is not JSON serializable: give an encode= and a decode=",
+    ),
     (math.nan, {}, "ValueError: Out of range float values are not JSON compliant"),
     ("x" * 360_000, {}, "ValueError: the result has over 358400 bytes, the most that are kept"),
     ("\ud800", {"encode": str}, "UnicodeEncodeError"),

@@ -10,7 +10,13 @@ import pytest
 from once_scene import DAY, SpecialError, There, died, failing
 
 from dev.faultproxy import after
-from pynamodb_mutex import MutexError, NotRecordedError, Once, OutcomeUnknownError
+from pynamodb_mutex import (
+    MutexError,
+    NotRecordedError,
+    Once,
+    OutcomeUnknownError,
+    ResultUnavailableError,
+)
 from pynamodb_mutex.testing import expire
 
 
@@ -178,6 +184,17 @@ def test_forget_leaves_a_run_alone_unless_forced(scene_of_once):
             run.complete(1)
     assert raised.value.applied is False
     assert scene_of_once.elsewhere() == "other"
+
+
+def test_record_replaces_what_could_not_be_stored(scene_of_once):
+    with pytest.raises(ResultUnavailableError):
+        scene_of_once.call(object())
+    assert Once.record("a", 7, model=There) is True
+    assert "unstored" not in scene_of_once.raw
+    assert scene_of_once.known[:3] == ("recorded", 7, None)
+    assert scene_of_once.call(8) == 7
+    with pytest.raises(MutexError, match="'a' has a result: forget it first"):
+        Once.record("a", 9, model=There)
 
 
 def test_record(scene_of_once):

@@ -12,6 +12,8 @@ import runpy
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 import pytest
 from once_scene import There
@@ -317,6 +319,61 @@ def manager():
 def test_wrong_templates_and_functions_are_refused_at_once(template, function, wrong):
     with pytest.raises(wrong):
         once(template)(function)
+
+
+class Level(enum.Enum):
+    """Something that JSON does not carry."""
+
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Receipt:
+    """Something else that it does not."""
+
+    number: int
+
+
+class Rated(TypedDict):
+    """A dict, whose fields nobody looks into."""
+
+    level: Level
+
+
+class Sized(Protocol):
+    """What a list may be."""
+
+    def __len__(self) -> int: ...
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        *(Receipt, Level, dt.datetime, decimal.Decimal, uuid.UUID, bytes, set),
+        *(list[Receipt], "dict[str, Receipt]", Receipt | None, int | dt.date),
+    ],
+)
+def test_function_that_returns_what_json_cannot_carry_is_refused_at_once(returned):
+    def work(number): ...
+
+    work.__annotations__["return"] = returned
+    with pytest.raises(TypeError, match=r"work returns \w+, which JSON cannot carry: give once an"):
+        once(f"{next(names)}-{{number}}")(work)
+    once(f"{next(names)}-{{number}}", encode=str, decode=str)(work)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        *(None, int, bool, str, float, enum.IntEnum, object, Any, Mapping, Rated, Sized, list),
+        *(int | None, dict[str, Any], Sequence[str], Literal["a"], TypeVar("T"), "imported.Later"),
+    ],
+)
+def test_function_whose_result_json_may_carry_is_accepted(returned):
+    def work(number): ...
+
+    work.__annotations__["return"] = returned
+    once(f"{next(names)}-{{number}}")(work)
 
 
 SCRIPT = """

@@ -8,36 +8,35 @@ tests of your own.
 
 import atexit
 import logging
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from pynamodb_mutex._lock.runtime.process import current_process
-from pynamodb_mutex.exceptions import (
-    InvalidKeyError,
-    InvalidRowError,
-    InvalidTicketError,
-    Loss,
-    MutexAlreadyHeldError,
-    MutexClosedError,
-    MutexError,
-    MutexLostError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-    NotRecordedError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    ResultUnavailableError,
-    RowLockedError,
-)
-from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
     from pynamodb_mutex._admin.release_all import release_all
     from pynamodb_mutex._called_once import once
     from pynamodb_mutex._fair.hints import Hints
     from pynamodb_mutex._synchronized import synchronized
+    from pynamodb_mutex.exceptions import (
+        InvalidKeyError,
+        InvalidRowError,
+        InvalidTicketError,
+        Loss,
+        MutexAlreadyHeldError,
+        MutexClosedError,
+        MutexError,
+        MutexLostError,
+        MutexNotHeldError,
+        MutexTimeoutError,
+        NotRecordedError,
+        OutcomeUnknownError,
+        PayloadMismatchError,
+        ResultUnavailableError,
+        RowLockedError,
+    )
     from pynamodb_mutex.groups import Semaphore
+    from pynamodb_mutex.models import LockItem
+    from pynamodb_mutex.mutex import Mutex
     from pynamodb_mutex.rows import RowLock, RowLockMixin
     from pynamodb_mutex.runs import Once, OnceItem
 
@@ -72,8 +71,10 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LATER = {
+_HOMES = {
     "Hints": "_fair.hints",
+    "LockItem": "models",
+    "Mutex": "mutex",
     "Once": "runs",
     "OnceItem": "runs",
     "RowLock": "rows",
@@ -83,15 +84,19 @@ _LATER = {
     "release_all": "_admin.release_all",
     "synchronized": "_synchronized",
 }
-"""Names that few programs need, and the modules that have them: imported at first use, so that the package's import is fast."""
+"""The modules of the names in `__all__` that are no exceptions."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that few programs need when it is first used."""
-    if name not in _LATER:
+    """Import a name when it is first used.
+
+    So a program pays for what it uses, and the command line prints its help without botocore.
+    """
+    if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+    return globals().setdefault(name, getattr(home, name))
 
 
 def __dir__() -> list[str]:
@@ -101,7 +106,8 @@ def __dir__() -> list[str]:
 
 def _release_at_exit() -> None:
     """Release what is held at a normal end of the interpreter; most processes hold nothing then."""
-    if current_process().all_held():
+    runtime = sys.modules.get(f"{__name__}._lock.runtime.process")
+    if runtime is not None and runtime.current_process().all_held():
         from pynamodb_mutex._admin.release_all import release_at_exit  # noqa: PLC0415 - seldom needed
 
         release_at_exit()

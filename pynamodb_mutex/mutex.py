@@ -58,11 +58,11 @@ if TYPE_CHECKING:
         """The options of `Mutex.for_key` without the functions to call."""
 
         timeout: float | timedelta | None
-        poll: tuple[float, float]
+        poll: tuple[float | timedelta, float | timedelta]
         fair: bool | Hints
         lease: float | timedelta
         auto_renew: bool
-        max_hold: float | None
+        max_hold: float | timedelta | None
         owner: str | None
         data: Any
         attributes: Mapping[str, Any] | None
@@ -144,7 +144,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
         Waiting:
             timeout (float | timedelta | None): Seconds to wait for the lock; -1, the default, or None waits for ever.
-            poll (tuple[float, float]): Shortest and longest wait between two polls of a held lock, in seconds.
+            poll (tuple[float | timedelta, float | timedelta]): Shortest and longest wait between two polls of a held lock.
             fair (bool | Hints): Acquire the lock in the order of arrival, among all waiters that set this, in whichever
                 process: see `position`. Not guaranteed: an order relative to waiters that do not set it. See `Hints`; with
                 PYNAMODB_MUTEX_HINTS=1 in the environment, True means these.
@@ -153,7 +153,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             lease (float | timedelta): Seconds until the lock expires unless it is renewed, at least 0.5 and at most 100
                 years; 30 by default. The lock of a dead holder is free after about this time.
             auto_renew (bool): Renew the lock in the background, each time a third of the lease has passed.
-            max_hold (float | None): Seconds after which these renewals end, in case the holder hangs; None for never.
+            max_hold (float | timedelta | None): Seconds after which these renewals end, in case the holder hangs; None for never.
             on_danger (Callable | None): Called with the mutex, on a thread of its own, when less than a third of the lease
                 is left, and renewal has not helped, or there is none; not before half of the lease has passed. Once, and
                 again after a renewal that was applied. Not guaranteed: that it precedes the loss if the process stands still.

@@ -78,10 +78,10 @@ if TYPE_CHECKING:
         model: type[OnceItem]
         lease: float | timedelta
         auto_renew: bool
-        max_hold: float | None
+        max_hold: float | timedelta | None
         owner: str | None
         on_lost: Callable[[Any], object] | None
-        poll: tuple[float, float]
+        poll: tuple[float | timedelta, float | timedelta]
 
 
 __all__ = ["Known", "Once", "OnceItem", "Run"]

@@ -104,7 +104,7 @@ class FairAcquisition(Acquisition):
             if shared.now >= self._deadline and not (is_new and self._next_take()):
                 return None
             if not is_new:
-                self.contender.warn_of_orphan()
+                self.contender.warn_of_wait(self._since, self.holder)
                 if self._deadline == math.inf:
                     self._check_holders()
                 is_woken = yield from self._wait_and_poll(wakeup)

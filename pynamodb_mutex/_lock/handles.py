@@ -337,11 +337,10 @@ class Lock(Handle[H]):
             lease = check_lease(lease)
         return renew(self._current("renew"), lease)
 
-    def _ensuring(self, at_least: float) -> Operation[None]:
-        """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
+    def _ensuring(self, at_least: float | timedelta) -> Operation[None]:
+        """Raise unless the lock is held; renew it first if less than ``at_least`` of its lease is left."""
         held = self._current("ensure_held")
-        check_at_least(at_least, held.lease)
-        return ensure_held(held, at_least)
+        return ensure_held(held, check_at_least(at_least, held.lease))
 
     def _leave_block(
         self, error: BaseException | None, *, was_cut_short: bool = False
@@ -435,14 +434,14 @@ class Lock(Handle[H]):
         """
         execute(current_process(), self._renewing(lease))
 
-    def ensure_held(self, at_least: float = 0.0) -> None:
+    def ensure_held(self, at_least: float | timedelta = 0.0) -> None:
         """Raise unless the lock is held. Renews it first if less than ``at_least`` of its lease is left.
 
         Of several locks, those that were released by themselves before do not count. Without an argument it sends no
         request.
 
         Args:
-            at_least: Seconds that must be left, less than the lease.
+            at_least: Seconds or timedelta that must be left, less than the lease.
 
         Raises:
             MutexLostError: If it is lost.

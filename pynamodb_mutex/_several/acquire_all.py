@@ -214,10 +214,9 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         self._claims: Sequence[HeldClaim] = ()
 
     @property
-    def last_blocked(self) -> tuple[str, Claim]:
-        """Key and claim of the lock that will be free last: it keeps this attempt from success."""
-        blocked = max(self._members, key=lambda member: member.free_at)
-        return blocked.contender.key, blocked.observed.claim or Claim()
+    def last_blocked(self) -> Acquisition:
+        """The attempt at the lock that will be free last: it keeps this one from success."""
+        return max(self._members, key=lambda member: member.free_at)
 
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
         return (self._undo,)
@@ -268,7 +267,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         while others_wait or shared.now < self._deadline:
             others_wait = False
             for member in self._members:
-                member.contender.warn_of_orphan()
+                member.contender.warn_of_wait(self._since, member.holder)
             if self._deadline == math.inf:
                 self._check_holders()  # again in each round: see `Acquisition._report_wait`
             self._waited = next_wait(self._waited, self._poll, shared.uniform)

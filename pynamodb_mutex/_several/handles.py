@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pynamodb_mutex._lock.dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._lock.handles import HandleOfOne, Lock
 from pynamodb_mutex._lock.operations.options import OPTIONS, check_several, made
-from pynamodb_mutex._lock.protocol.claim import date_of
+from pynamodb_mutex._lock.protocol.claim import Claim, date_of
 from pynamodb_mutex._lock.protocol.messages import shown, shown_all
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.exceptions import (
@@ -160,10 +160,11 @@ class LockGroup(Lock["Held"]):
         return shown_all([lock._name for lock in self._locks])
 
     def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
-        key, claim = attempt.last_blocked
+        blocked = attempt.last_blocked
+        key, claim = blocked.contender.key, blocked.observed.claim or Claim()
         return MutexTimeoutError(
             f"{self._shown} were not all free within {self._options.timeout} s: "
-            f"{shown(key)} is {claim.described}",
+            f"{blocked.besides}{shown(key)} is {claim.described}",
             key=key,
             owner=claim.owner,
             expires_at=date_of(claim.ends),

@@ -177,7 +177,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
         await self._run(self._lock._renewing(lease))
 
-    async def ensure_held(self, at_least: float = 0.0) -> None:
+    async def ensure_held(self, at_least: float | timedelta = 0.0) -> None:
         """Raise unless the lock is held, and renew it if needed: see `~pynamodb_mutex.Mutex.ensure_held`."""
         await self._run(self._lock._ensuring(at_least))
 

@@ -1,34 +1,113 @@
-"""The group ``app`` of all commands, and the command ``completion``.
+"""The group ``app`` of all commands, the options that all of them take, and the command ``completion``.
 
-A new command is written in a module of its own, or next to its relatives, and added here at the end.
+A new command is written in a module of its own, or next to its relatives, and named in `_COMMANDS`. Its module is imported
+when the command is called: help, version and the completion of options need neither botocore nor PynamoDB, whose imports
+take ten times as long as all else.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from pynamodb_mutex.cli._claims import close, open_, release, show, wait
-from pynamodb_mutex.cli._doctor import doctor
 from pynamodb_mutex.cli._exit_codes import UNREAD
-from pynamodb_mutex.cli._infrastructure import create_table, delete_table, policy, template
-from pynamodb_mutex.cli._listing import ls, watch
-from pynamodb_mutex.cli._once import forget, once, record
-from pynamodb_mutex.cli._place import AppCommand, place_options
-from pynamodb_mutex.cli._run import run
 
 _MEANT = {"free": "release", "unlock": "release", "kill": "release", "status": "ls or show"}
 """Commands of ours by names that people try."""
 
 
-class AppGroup(click.Group):
-    """A group of commands that takes the options of `Place` before the name of the command, too."""
+_COMMANDS = {
+    "run": ("_run", "run", "Run a command under a lock."),
+    "once": ("_once", "once", "Run a command once: a repeat prints the first output."),
+    "ls": ("_listing", "ls", "List held, abandoned and closed locks."),
+    "show": ("_claims", "show", "Print all that is known of one lock."),
+    "watch": ("_listing", "watch", "Watch locks change."),
+    "wait": ("_claims", "wait", "Wait until a lock is free, without acquiring it."),
+    "release": ("_claims", "release", "Free a lock by force, or all abandoned locks."),
+    "close": ("_claims", "close", "Close a key: nobody acquires its lock until open."),
+    "open": ("_claims", "open_", "Open a key that was closed."),
+    "forget": ("_once", "forget", "Forget the result of a key of once, or a run that died."),
+    "record": ("_once", "record", "Record the result of a key of once."),
+    "create-table": (
+        "_infrastructure",
+        "create_table",
+        "Create the lock table, and wait until it is active.",
+    ),
+    "delete-table": (
+        "_infrastructure",
+        "delete_table",
+        "Delete the lock table, and wait until it is deleted.",
+    ),
+    "doctor": ("_doctor", "doctor", "Check credentials, endpoint, clocks, table and permissions."),
+    "policy": ("_infrastructure", "policy", "Print the least IAM policy for the table."),
+    "template": (
+        "_infrastructure",
+        "template",
+        "Print the table for CloudFormation, Terraform or the CDK.",
+    ),
+}
+"""The module and function of each command but ``completion``, and what the list of commands says of it."""
 
-    command_class = AppCommand
+
+def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Check and store the value of an option.
+
+    click calls this for the group first and then for the command. So an option after the name of the command
+    overrides the same one before it, and one that is missing there (None) overrides nothing.
+    """
+    if value is None:
+        return
+    if not value.strip():
+        raise click.BadParameter("is empty")
+    if parameter.name == "endpoint_url":
+        try:
+            parts = urlsplit(value)
+            # a port that is no number or too high raises as well, but only when it is read
+            is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            # without the value, in which there may be a password
+            raise click.BadParameter("give a URL such as http://localhost:8000")
+    chosen(context)[parameter.name or ""] = value
+
+
+def chosen(context: click.Context) -> dict[str, str]:
+    """Return the values of the options of `place_options` that were given, by their names."""
+    found: dict[str, str] = context.meta.setdefault("pynamodb_mutex.chosen", {})
+    return found
+
+
+def place_options() -> list[click.Parameter]:
+    """Return the options that may stand before or after the name of a command."""
+    return [
+        click.Option(
+            [f"--{name}"],
+            help=text,
+            metavar=metavar,
+            expose_value=False,
+            callback=_choose,
+            # LockItem itself reads PYNAMODB_MUTEX_TABLE. As an option it would override the table of a --model, too.
+            allow_from_autoenv=name != "table",
+        )
+        for name, metavar, text in (
+            ("table", "NAME", "Lock table; PYNAMODB_MUTEX_TABLE or pynamodb-mutex by default."),
+            ("region", "NAME", "AWS region; by default that of boto3."),
+            ("endpoint-url", "URL", "Another endpoint, such as that of DynamoDB Local."),
+            ("profile", "NAME", "AWS profile; by default that of boto3."),
+            ("model", "MODULE:CLASS", "Your own LockItem, or a model with row locks."),
+        )
+    ]
+
+
+class AppGroup(click.Group):
+    """A group of commands that takes the options of `place_options` before the name of the command, too."""
 
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
@@ -40,7 +119,11 @@ class AppGroup(click.Group):
         """Find a command; for a name that other tools have, name ours."""
         if args[0] in _MEANT:
             context.fail(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]}?")
-        return super().resolve_command(context, args)
+        name, command, rest = super().resolve_command(context, args)
+        if name in _COMMANDS:
+            module, function, _ = _COMMANDS[name]
+            command = getattr(import_module(f"pynamodb_mutex.cli.{module}"), function)
+        return name, command, rest
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command; end silently, with exit code UNREAD, when the reader of the output has gone."""
@@ -102,23 +185,6 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(kind(root.command, {}, "pynamodb-mutex", "_PYNAMODB_MUTEX_COMPLETE").source())
 
 
-for command in (
-    run,
-    once,
-    ls,
-    show,
-    watch,
-    wait,
-    release,
-    close,
-    open_,
-    forget,
-    record,
-    create_table,
-    delete_table,
-    doctor,
-    policy,
-    template,
-    completion,
-):
-    app.add_command(command)
+for _name, (_, _, _help) in _COMMANDS.items():
+    app.add_command(click.Command(_name, short_help=_help))
+app.add_command(completion)

@@ -415,7 +415,9 @@ class _Waiter:
         claim = self._answer.claim
         now = instant(self._locks.store.server_now(read_clock()), zone)
         until = clock_time(instant(claim.expires_at, zone), now)
-        return f"held by {claim.holder} until {until}{_unless_renewed(claim)}"
+        return f"held by {claim.holder}" + (
+            "" if claim.is_reserved else f" until {until}, unless renewed"
+        )
 
     def print_json(self, zone: tzinfo | None, waited: float) -> None:
         """Print the lock as it was read last, and the seconds waited, as JSON."""

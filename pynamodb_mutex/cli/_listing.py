@@ -59,18 +59,21 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
 COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "FENCING TOKEN", "STATE", "WAITERS")
-"""Columns of lines for programs, in this order; a table for people may omit some."""
+"""Columns of lines for programs, in this order."""
 
-_NEEDS = {"OWNER": 40, "WAITERS": 48}
-"""Least width of a terminal on which the table has these columns; KEY and STATE are always shown."""
+_COLUMNS = ("KEY", "STATE", "OWNER", "SINCE", "LEFT", "UNTIL", "FENCING TOKEN", "WAITERS")
+"""Columns of a table for people, in this order."""
 
-_OMITTED = ("FENCING TOKEN", "UNTIL", "SINCE", "REMAINING")
-"""Columns that are omitted, in this order, as long as a key does not fit: people copy it into other commands."""
+_NEEDS = {"OWNER": 40, "SINCE": 50}
+"""Least width of a terminal on which the table has these columns."""
 
-_LEAST_OWNER = 10
-"""Width to which owners are cut before a column is omitted."""
+_OMITTED = ("FENCING TOKEN", "UNTIL", "WAITERS")
+"""Columns that are omitted, in this order, as long as keys and owners have less room than `_ENOUGH`."""
 
-_NUMBERS = frozenset({"REMAINING", "FENCING TOKEN", "WAITERS"})
+_ENOUGH = {"KEY": 32, "OWNER": 20}
+"""Width to which keys and owners are cut only when no column is left to be omitted."""
+
+_NUMBERS = frozenset({"LEFT", "FENCING TOKEN", "WAITERS"})
 """Columns that are aligned to the right."""
 
 _GAP = 2
@@ -132,8 +135,8 @@ def ls(
     keys of once instead: recorded, with UNTIL as the end of the result; running; unknown, if somebody has to decide
     by forget or record; or abandoned, so that the next call does the work.
 
-    On a terminal the output is a table. To fit, it cuts owners and leaves out columns; it cuts keys last. Otherwise
-    each lock is one complete line with tabs between the columns.
+    On a terminal the output is a table. To fit, it leaves out FENCING TOKEN, UNTIL and WAITERS, and cuts the widest
+    keys and owners. Otherwise each lock is one complete line with tabs between the columns.
 
     Reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, 1 read unit
     for each.
@@ -194,7 +197,7 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
 
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     """Return a table for a terminal of this width, one line for each lock."""
-    names = [name for name in COLUMNS if width >= _NEEDS.get(name, 0)]
+    names = [name for name in _COLUMNS if width >= _NEEDS.get(name, 0)]
     if "WAITERS" in names and not any(lock.claim.waiting for lock in locks):
         names.remove("WAITERS")
     rows = [_cells(lock, zone) for lock in locks]
@@ -222,7 +225,7 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
         "OWNER": escaped(lock.claim.owner or "-"),
         "SINCE": clock_time(instant(lock.since, zone), now),
         "UNTIL": clock_time(instant(lock.until, zone), now),
-        "REMAINING": duration(lock.remaining) if lock.remaining else "-",
+        "LEFT": duration(lock.remaining) if lock.remaining else "-",
         "FENCING TOKEN": str(lock.fencing_token or "-"),
         "STATE": lock.shown_state,
         "WAITERS": str(len(lock.waiters) or "-"),
@@ -230,25 +233,26 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
 
 
 def _fit(widths: dict[str, int], width: int) -> None:
-    """Make the columns fit a terminal of this width: cut owners, omit columns, and only then cut keys.
+    """Make the columns fit a terminal of this width: omit some, then cut the wider of keys and owners.
 
     Args:
         widths: Widths of the columns by name; changed in place.
         width: Width of the terminal.
     """
 
-    def left_to(name: str) -> int:
-        return width - sum(room + _GAP for other, room in widths.items() if other != name)
+    def room() -> int:
+        """Return what is left for keys and owners."""
+        return width + _GAP - sum(_GAP + widths[name] * (name not in _ENOUGH) for name in widths)
 
-    full = widths.get("OWNER", 0)
-    least = min(full, _LEAST_OWNER)
+    enough = sum(min(widths.get(name, 0), most) for name, most in _ENOUGH.items())
     for name in _OMITTED:
-        if left_to("KEY") + full - least >= widths["KEY"]:
-            break
-        del widths[name]
+        if room() < enough:
+            widths.pop(name, None)
+    owner = widths.get("OWNER", 0)
+    cut_to = max(room() // 2, room() - widths["KEY"])
     if "OWNER" in widths:
-        widths["OWNER"] = max(least, min(full, left_to("OWNER")))
-    widths["KEY"] = min(widths["KEY"], left_to("KEY"))
+        widths["OWNER"] = owner = min(owner, cut_to)
+    widths["KEY"] = min(widths["KEY"], room() - owner)
 
 
 class Change(NamedTuple):

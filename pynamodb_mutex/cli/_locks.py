@@ -33,7 +33,7 @@ from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.run import state_of
 from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
-from pynamodb_mutex.cli._place import Place, elsewhere
+from pynamodb_mutex.cli._place import Place, elsewhere, place_of
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.runs import PREFIX
@@ -462,7 +462,7 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
 def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return keys of held and abandoned locks that begin with a text, for a shell; none if anything fails."""
     try:
-        model = context.find_root().ensure_object(Place).model()
+        model = place_of(context).model()
         names = ("connect_timeout_seconds", "read_timeout_seconds")
         locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
         # one page, with short timeouts: each press of the tab key costs read units, and a person waits
@@ -511,8 +511,8 @@ def found(
 ) -> tuple[Locks, Lock]:
     """Read a lock; if it has no row, the key of `once` of this name, and say so.
 
-    Errors of `once` print the keys of its callers, and those of a row's lock the row's name: as a lock's key, either
-    would be free, which is the wrong answer to whoever looks for the one that is held.
+    Errors of `once` print the key that you gave it. As a lock's key it would be free: the wrong answer if you search for
+    the run that is under way.
     """
     locks = locks_of(place, [key], once=once)
     lock = locks.read(locks.row(key, range_key))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import update_wrapper
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,13 +23,14 @@ from pynamodb_mutex._lock.dynamodb.answers import explained
 from pynamodb_mutex._lock.dynamodb.connection import client_of
 from pynamodb_mutex._lock.protocol.messages import one_line
 from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex.cli._app import chosen, place_options
 from pynamodb_mutex.cli._exit_codes import FAILED, INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
 from pynamodb_mutex.runs import OnceItem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Failure(click.ClickException):
@@ -51,9 +53,9 @@ class Place:
         chosen: Values of the options that were given, by their names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: Mapping[str, str] = MappingProxyType({})) -> None:
         self.environment: Mapping[str, str] = dict(os.environ)
-        self.chosen: dict[str, str] = {}
+        self.chosen = chosen
         self._model: type[Model] | None = None
 
     def lock_model(self) -> type[LockItem]:
@@ -177,52 +179,6 @@ def _imported(name: str) -> type[Model]:
     return found
 
 
-def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Check and store the value of an option.
-
-    click calls this for the group first and then for the command. So an option after the name of the command
-    overrides the same one before it, and one that is missing there (None) overrides nothing.
-    """
-    place = context.find_root().ensure_object(Place)
-    if value is None:
-        return
-    if not value.strip():
-        raise click.BadParameter("is empty")
-    if parameter.name == "endpoint_url":
-        try:
-            parts = urlsplit(value)
-            # a port that is no number or too high raises as well, but only when it is read
-            is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_url = False
-        if not is_url:
-            # without the value, in which there may be a password
-            raise click.BadParameter("give a URL such as http://localhost:8000")
-    place.chosen[parameter.name or ""] = value
-
-
-def place_options() -> list[click.Parameter]:
-    """Return the options that may stand before or after the name of a command."""
-    return [
-        click.Option(
-            [f"--{name}"],
-            help=text,
-            metavar=metavar,
-            expose_value=False,
-            callback=_choose,
-            # LockItem itself reads PYNAMODB_MUTEX_TABLE. As an option it would override the table of a --model, too.
-            allow_from_autoenv=name != "table",
-        )
-        for name, metavar, text in (
-            ("table", "NAME", "Lock table; PYNAMODB_MUTEX_TABLE or pynamodb-mutex by default."),
-            ("region", "NAME", "AWS region; by default that of boto3."),
-            ("endpoint-url", "URL", "Another endpoint, such as that of DynamoDB Local."),
-            ("profile", "NAME", "AWS profile; by default that of boto3."),
-            ("model", "MODULE:CLASS", "Your own LockItem, or a model with row locks."),
-        )
-    ]
-
-
 class AppCommand(click.Command):
     """A command that takes the options of `Place` too, and reports failures in one line."""
 
@@ -238,7 +194,7 @@ class AppCommand(click.Command):
             click.echo("interrupted", err=True)
             context.exit(INTERRUPTED)
         except TableDoesNotExist as error:
-            raise Failure(context.ensure_object(Place).without_table()) from error
+            raise Failure(place_of(context).without_table()) from error
         except BotoCoreError as error:
             # From a client that a command has made itself. The library explains the failures of its own requests.
             raise Failure(one_line(explained(error))) from error
@@ -252,5 +208,19 @@ class AppCommand(click.Command):
             raise Failure(one_line(error)) from error
 
 
-pass_place = click.make_pass_decorator(Place, ensure=True)
-"""Decorator of a command: passes the `Place` of the options as first argument."""
+def place_of(context: click.Context) -> Place:
+    """Return the `Place` of the options, one for a call of the command line."""
+    root = context.find_root()
+    if root.obj is None:
+        root.obj = Place(chosen(context))
+    place: Place = root.obj
+    return place
+
+
+def pass_place(command: Callable[..., object]) -> Callable[..., object]:
+    """Decorate the function of a command: pass the `Place` of the options as first argument."""
+
+    def call(*args: Any, **kwargs: Any) -> object:
+        return command(place_of(click.get_current_context()), *args, **kwargs)
+
+    return update_wrapper(call, command)

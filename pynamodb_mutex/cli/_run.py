@@ -95,18 +95,15 @@ class RunCommand(AppCommand):
     """A command whose last arguments are another command."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; those after ``--``, or after a KEY that comes first, belong to the command.
-
-        Raises:
-            click.UsageError: If there are options before the command, and no ``--``: one could be meant for either.
-        """
-        if not any(each.startswith("-") for each in args[:2]):
-            args = [*args[:1], "--", *args[1:]]
-        marked = "--" in args
-        rest = super().parse_args(context, args)
-        if not marked:
-            raise click.UsageError("with options before the command, put -- before it", context)
-        return rest
+        """Parse the arguments: the first word after KEY that is no option of ours begins the command, as with flock."""
+        options = [each for each in self.get_params(context) if isinstance(each, click.Option)]
+        context.allow_interspersed_args = False
+        parser = click.Command(self.name, params=options).make_parser(context)
+        context.allow_interspersed_args = True
+        _, words, _ = parser.parse_args([*args])
+        _, command, _ = parser.parse_args(words[1:])
+        ours = args[: len(args) - len(command)]
+        return super().parse_args(context, [*ours, *["--"] * ("--" not in ours), *command])
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command; our own failures exit with NOT_RUN instead of 1, which the command itself may return."""

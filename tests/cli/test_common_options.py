@@ -134,9 +134,6 @@ def failure(*args, **more):
         (("policy", "--region", "middle-earth-1"), "no AWS region: middle-earth-1"),
         (("policy", "--table", "x*"), "--table: no table name: 'x*'"),
         (("run", "k"), "Missing argument"),
-        (("run", "k", "--lease", "9", "true"), "with options before the command, put -- before it"),
-        (("run", "--lease", "9", "k", "true"), "with options before the command, put -- before it"),
-        (("run", "--table", "t", "k", "true"), "with options before the command, put -- before it"),
         (("run", "k", "--lease", "0.1", "--", "true"), "a lease under 0.5 s"),
         (("run", "k", "--lease", "nan", "--", "true"), "lease must be a finite number"),
         (("run", "k", "--timeout", "-2", "--", "true"), "timeout must be -1"),
@@ -169,8 +166,7 @@ def test_options_before_or_after_the_command_and_from_the_environment(table, eng
 def test_amazons_own_endpoint_is_not_spelt_out(monkeypatch):
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"):
         monkeypatch.delenv(name, raising=False)
-    place = Place()
-    place.chosen = {"table": "mine", "region": "eu-west-1"}
+    place = Place({"table": "mine", "region": "eu-west-1"})
     assert str(place) == "table mine in eu-west-1"
 
 
@@ -421,6 +417,35 @@ def test_without_the_extra_one_line_names_it():
     done = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, check=False)
     needs = b"pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
     assert (done.returncode, done.stderr) == (1, needs)
+
+
+LIGHT = """
+import os, sys
+from pynamodb_mutex.cli import main
+try:
+    main()
+finally:
+    heavy = {name.partition(".")[0] for name in sys.modules} & {"botocore", "pynamodb", "rich"}
+    print(sorted(heavy), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("args", [["--version"], ["--help"], ["completion", "bash"], []], ids=str)
+def test_what_needs_no_table_imports_neither_botocore_nor_pynamodb(args):
+    words = {"COMP_WORDS": "pynamodb-mutex s", "COMP_CWORD": "1"}
+    tab = {} if args else {"_PYNAMODB_MUTEX_COMPLETE": "bash_complete", **words}
+    script = [sys.executable, "-c", f"import sys; sys.argv[0] = 'pynamodb-mutex'\n{LIGHT}", *args]
+    done = subprocess.run(script, env=os.environ | tab, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"[]\n")
+    assert done.stdout if args else b"plain,show" in done.stdout
+
+
+def test_list_of_commands_says_of_each_what_its_own_help_begins_with():
+    with app.make_context("pynamodb-mutex", ["ls"]) as context:
+        for name, listed in app.commands.items():
+            _, command, _ = app.resolve_command(context, [name])
+            assert listed.get_short_help_str(200) == command.get_short_help_str(200)
+            assert command.name == name
 
 
 def test_help_and_completion_scripts():

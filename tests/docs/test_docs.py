@@ -311,6 +311,19 @@ def test_readme_starts_with_short_examples():
     assert length <= 100
 
 
+def test_readme_has_the_figures_of_the_evidence():
+    root = Path(__file__).parents[2]
+    readme, proof = (
+        " ".join((root / name).read_text().split()) for name in ("README.rst", "docs/proof.rst")
+    )
+    summary = re.search(
+        r"([\d,]+) random schedules of faults, with ([\d,]+) acquisitions in (\d+) hours", proof
+    )
+    schedules, acquisitions, hours = summary.groups()
+    assert f"In {hours} hours of virtual time, in which {schedules} schedules" in readme
+    assert f"{acquisitions} locks were acquired" in readme
+
+
 def test_broken_page_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     (tmp_path / "Makefile").write_text("test:\n")

@@ -91,7 +91,7 @@ def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeou
         with pytest.raises(MutexTimeoutError) as late:
             patient.__enter__()
         # of a group it names the key that is held
-        assert re.search("holds it itself: held by 'outer'|were not all free", str(late.value))
+        assert re.search("this thread or task holds it itself: .*held by 'outer'", str(late.value))
     with waiter:
         assert not holder.held
 
@@ -112,6 +112,47 @@ def test_wait_for_an_own_lock_that_is_not_renewed_without_end_lasts_as_long_as_i
     with mutex(auto_renew=False):
         assert not asks().acquire(timeout=0.05)
     assert len([r for r in caplog.records if "cannot release" in r.getMessage()]) == 1
+
+
+def long_waits(caplog):
+    """Return what was logged of waits that go on."""
+    said = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    return [text for text in said if " has waited for " in text]
+
+
+@pytest.mark.parametrize(
+    "asks", [mutex, fair, group("b", "a"), any_of("a"), partial(mutex, shared=True)]
+)
+def test_wait_that_goes_on_is_logged_after_a_lease_and_then_ever_less_often(caplog, clock, asks):
+    with held_elsewhere("a", owner="max", lease=900):
+        waits, began, warned = waiting(asks(lease=10, owner="me")), clock.now(), []
+        while clock.now() < began + 75:
+            if len(long_waits(caplog)) > len(warned):
+                warned.append(clock.now() - began)
+            clock.advance(0.5)
+            waits.wake()
+        waits.interrupt()
+    assert warned == [pytest.approx(after, abs=2) for after in (10, 20, 40)]
+    text = r"'me' has waited for 'a' for 1\d s: held by 'max' until \S+ \(DynamoDB's time\) unless renewed, acquired at 2"
+    assert re.match(text, long_waits(caplog)[0])
+
+
+def test_wait_that_goes_on_names_a_holder_of_this_process(caplog, clock, pool):
+    holder = pool.submit(held, mutex(owner="max", lease=900)).result()
+    waits = waiting(mutex(lease=10))
+    clock.advance(11)
+    waits.wake()
+    assert (
+        ": another thread or task of this process holds it: held by 'max'" in long_waits(caplog)[0]
+    )
+    waits.interrupt()
+    holder.release()
+    with mutex(owner="max", lease=900, auto_renew=False):
+        waits = waiting(mutex(lease=10))
+        clock.advance(11)
+        waits.wake()
+        assert ": this thread or task holds it itself: held by 'max'" in long_waits(caplog)[1]
+        waits.interrupt()
 
 
 def test_lock_whose_object_is_gone_is_named_as_such():

@@ -235,9 +235,7 @@ class Acquisition(Attempt[HeldClaim]):
     @property
     def besides(self) -> str:
         """What is in the way besides the holder, for a message; empty for nothing."""
-        stalled = self.contender.stalled_holder()
-        is_own = stalled is not None and stalled.contender.caller == self.contender.caller
-        return "this thread or task holds it itself: " if is_own else ""
+        return self.blocker.contender.whose
 
     def _by_force(self) -> Operation[HeldClaim | None]:
         """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
@@ -313,7 +311,7 @@ class Acquisition(Attempt[HeldClaim]):
             # Again in each round: suppose that when this wait began, a task of the event loop that it blocks had its
             # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
             self._check_wait(turn)
-        self.contender.warn_of_orphan()
+        self.blocker.contender.warn_of_wait(self._since, self.holder)
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
 

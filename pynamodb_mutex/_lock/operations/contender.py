@@ -17,6 +17,7 @@ from weakref import ref
 from pynamodb_mutex._lock.dynamodb.keys import lock_name
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.protocol.claim import date_of, made_at
 from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
@@ -62,6 +63,7 @@ class Contender:
         lock: Weak reference to the object by which the caller asks for the lock, and can release it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
         is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
+        warns_at: Local time of the next warning that this wait goes on; 0 before the wait.
         on_lost: Functions to call with the lock's object when the lock is lost.
         on_danger: Those to call when it may soon be lost.
         on_freed: Function to call, inside the monitor, with the row of the lock once that is free; None if there is none.
@@ -86,6 +88,7 @@ class Contender:
         "shared",
         "store",
         "thread",
+        "warns_at",
         "who",
     )
 
@@ -128,6 +131,7 @@ class Contender:
         self.lock = ref(lock)
         self.blocks = blocks
         self.is_warned = False
+        self.warns_at = 0.0
         self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
         self.on_danger = (partial(options.on_danger, lock),) if options.on_danger else ()
         self.on_freed: Callable[[Shared, Claim], object] | None = None
@@ -191,7 +195,41 @@ class Contender:
                 return claim
         return None
 
-    def warn_of_orphan(self) -> None:
+    @property
+    def whose(self) -> str:
+        """Who of this process holds the lock, for a message; empty if nobody here does."""
+        holders = [claim.contender for claim in self.shared.holders(self.store, self.row_name)]
+        callers = {each.caller for each in holders if each.row_name == self.row_name}
+        if self.caller in callers:
+            return "this thread or task holds it itself: "
+        return "another thread or task of this process holds it: " if callers else ""
+
+    def warn_of_wait(self, since: float, claim: Claim | None) -> None:
+        """Log that a wait goes on, after a lease and each time that it has doubled; or will, for nobody releases the lock.
+
+        Args:
+            since: Local time at which the wait began.
+            claim: The claim in the way; None if none was seen.
+        """
+        self._warn_of_orphan()
+        now = self.shared.now
+        self.warns_at = self.warns_at or since + self.options.lease
+        if claim is None or now < self.warns_at:
+            return
+        self.warns_at = now + (now - since)
+        made = date_of(made_at(claim.token))
+        held = "" if made is None else f", acquired at {made.isoformat(timespec='seconds')}"
+        values = (
+            shown_owner(self.owner),
+            shown(self.key),
+            now - since,
+            self.whose,
+            claim.described,
+        )
+        text = "%s has waited for %s for %.0f s: %s%s%s"
+        self.shared.emit(Log("warning", text, (*values, held), self.log_fields))
+
+    def _warn_of_orphan(self) -> None:
         """Log, once in a wait, that nobody will release the lock, and that it is renewed all the same."""
         if self.is_warned:
             return

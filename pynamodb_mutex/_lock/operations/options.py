@@ -194,8 +194,10 @@ def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
     if "timeout" in made:
         timeout = made["timeout"]
         made["timeout"] = FOREVER if timeout is None else check_timeout(timeout)
-    if "hold_at_least" in made:
-        made["hold_at_least"] = as_seconds(made["hold_at_least"])
+    for name in {"max_hold", "hold_at_least"} & made.keys():
+        made[name] = as_seconds(made[name])
+    if isinstance(made.get("poll"), tuple):
+        made["poll"] = tuple(map(as_seconds, made["poll"]))
     if "data" in made:
         made["data"] = serialize_data(model, made["data"])
     if made.get("attributes") is not None:
@@ -431,13 +433,15 @@ def check_timeout(timeout: object) -> float:
     return value
 
 
-def check_at_least(at_least: object, lease: float) -> None:
-    """Refuse an ``at_least`` for `ensure_held` that is negative, or never left of a lease.
+def check_at_least(at_least: object, lease: float) -> float:
+    """Return an ``at_least`` for `ensure_held` in seconds, which must be what can be left of a lease.
 
     Raises:
         TypeError: If it is not a number.
         ValueError: If it is not from 0 to below the lease.
     """
-    if not 0 <= check_number("at_least", at_least) < lease:
+    value = check_number("at_least", as_seconds(at_least))
+    if not 0 <= value < lease:
         msg = f"at_least must be from 0 to below the lease, {lease}, not {at_least}"
         raise ValueError(msg)
+    return value

@@ -160,7 +160,7 @@ class Claim(NamedTuple):
     def holder(self) -> str:
         """The label of the holder, or those of the readers, as a message shows them."""
         if self.is_reserved:
-            return "nobody (released, and kept by hold_at_least)"
+            return f"nobody (released, and kept until {self._end} by hold_at_least)"
         labels = [label for label, _ in self.shares]
         return (
             f"{len(labels)} reader(s): {shown_all(labels)}" if labels else shown_owner(self.owner)
@@ -171,14 +171,17 @@ class Claim(NamedTuple):
         """The holder and the end of the claim, for a message."""
         if self.ends is None:
             return "its holder is not known"
+        return f"held by {self.holder}" + (
+            "" if self.is_reserved else f" until {self._end} unless renewed"
+        )
+
+    @property
+    def _end(self) -> str:
         try:
-            end = datetime.fromtimestamp(self.ends, tz=timezone.utc)
-            until = end.isoformat(timespec="milliseconds")
+            end = datetime.fromtimestamp(self.ends or 0.0, tz=timezone.utc)
+            return f"{end.isoformat(timespec='milliseconds')} (DynamoDB's time)"
         except (ValueError, OverflowError, OSError):
-            until = f"{self.ends} s"  # another program wrote the row, and this is no date
-        if self.is_reserved:
-            return f"released, and kept until {until} (DynamoDB's time) by hold_at_least"
-        return f"held by {self.holder} until {until} (DynamoDB's time) unless renewed"
+            return f"{self.ends} s"  # another program wrote the row, and this is no date
 
     def check(self) -> None:
         """Raise unless the row may be a lock's.

@@ -364,12 +364,15 @@ def test_package_shows_its_names_and_version_and_nothing_else():
 
 
 def test_timedeltas_are_durations_of_the_same_limits():
-    for option, wrong in (("lease", 0.4), ("timeout", -2), ("hold_at_least", 0)):
+    for option, wrong in (("lease", 0.4), ("timeout", -2), ("hold_at_least", 0), ("max_hold", 0)):
         for value in (wrong, timedelta(seconds=wrong)):
             with pytest.raises(ValueError, match=option):
                 Mutex.for_key("a", **{option: value})
-    with pytest.raises(TypeError, match="max_hold must be a number of seconds"):
-        Mutex.for_key("a", max_hold=timedelta(seconds=1))
+    for poll in ((timedelta(0), 1.0), (2.0, timedelta(seconds=1))):
+        with pytest.raises(ValueError, match="poll needs 0 < shortest <= longest"):
+            Mutex.for_key("a", poll=poll)
+    with pytest.raises(TypeError, match="poll is a tuple"):
+        Mutex.for_key("a", poll=timedelta(seconds=1))
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -407,7 +410,8 @@ def test_subclass_and_cause_that_cannot_be_pickled_survive_too():
 def test_holder_is_described_with_its_end_in_words():
     mine = Claim(owner="me", expires_at=1700000000.25)
     assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in mine.described
-    assert "released, and kept until 1970-01-01T00:00:01" in Claim(expires_at=1.0).described
+    kept = "held by nobody (released, and kept until 1970-01-01T00:00:01.000+00:00 (DynamoDB's time) by hold_at_least)"
+    assert Claim(expires_at=1.0).described == kept
     assert Claim(owner="me").described == "its holder is not known"
     # milliseconds, written into the row by hand: an end that no calendar has does not hide the error
     assert "held by 'me' until 1700000000000.0 s" in mine._replace(expires_at=1.7e12).described

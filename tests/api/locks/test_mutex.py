@@ -292,7 +292,9 @@ def test_transaction_writes_rows_of_several_tables_under_the_lock(account, table
 
 def test_durations_may_be_timedeltas(table):
     long = timedelta(minutes=1)
-    mutex = Mutex.for_key("a", lease=long, timeout=timedelta(seconds=20), hold_at_least=long)
+    brief = timedelta(seconds=0.2)
+    waits = {"timeout": timedelta(seconds=20), "poll": (brief, 1)}
+    mutex = Mutex.for_key("a", lease=long, hold_at_least=long, max_hold=long, **waits)
     with held_elsewhere("a", lease=60):
         began = time.monotonic()
         assert mutex.acquire(timeout=timedelta(seconds=3)) is False
@@ -307,6 +309,11 @@ def test_durations_may_be_timedeltas(table):
     assert table.get("a").lease == pytest.approx(180, abs=0.01)
     attached = Mutex.attach(ticket, lease=timedelta(minutes=4), hold_at_least=long)
     assert 237 < attached.remaining <= 240
+    with pytest.raises(ValueError, match="at_least must be from 0 to below the lease"):
+        attached.ensure_held(timedelta(minutes=4))
+    ends = table.get("a").expires_at
+    attached.ensure_held(timedelta(seconds=239.99))  # renews
+    assert table.get("a").expires_at > ends
     assert release_all(timedelta(seconds=5)) == []
     assert 50 < table.get("a").remaining < 63  # nobody holds it, and nobody gets it before
 

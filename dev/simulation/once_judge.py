@@ -219,7 +219,7 @@ class OnceJudge(Judge):
         rows = self._rows.setdefault(key, [Row(-1.0, 0, None, None, None, None)])
         last, exchange = rows[-1], None if self.deletes else self._world.network.applying
         row = _row_of(new, self.now, exchange)
-        self._check_end_of_result(key, last, row, before, after)
+        self._check_end_of_result(key, last, row, before, after, is_stored="unstored" not in old)
         if before.token != after.token:
             self._lost.add(before.token or "")
         if exchange is None:
@@ -238,16 +238,17 @@ class OnceJudge(Judge):
         self._ask("O6 unknown", row.unknown == to_decide, what)
 
     def _check_end_of_result(
-        self, key: str, last: Row, row: Row, before: Claim, after: Claim
+        self, key: str, last: Row, row: Row, before: Claim, after: Claim, *, is_stored: bool
     ) -> None:
-        """Check that a result which counts stays as it is, unless a person who has seen it forgets it."""
+        """Check that a result which counts stays, unless a person who has seen it forgets it or, if it is not stored, records one."""
         if last.result is None or row.result == last.result:
             return
         value, until = last.result
         counts = self.now + HOST_SKEW < until
         if _is_decision(before, after):
             assert row.by is not None
-            seen = row.result is None and self._recorded_at(key, last) <= row.by.sent
+            may = row.result is None or not is_stored
+            seen = may and self._recorded_at(key, last) <= row.by.sent
             what = f"a decision about {key} removed {value}, which it had not seen"
             self._ask("O1", seen or not counts, what)
         elif row.result is None:

@@ -454,7 +454,8 @@ def decide(
     if state == "running" and not forces:
         msg = f"{shown(key)}: a run by {shown_owner(seen.owner)} is under way"
         raise MutexError(msg, key=key, owner=seen.owner, expires_at=date_of(seen.expires_at))
-    if state == "recorded" and result is not None and seen.unstored is None:
+    is_kept = state == "recorded" and seen.unstored is None and not forces
+    if is_kept and result is not None:
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
     token, until = shared.new_token(store), shared.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`

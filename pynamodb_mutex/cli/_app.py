@@ -172,13 +172,14 @@ _SHELLS: dict[str, type[ShellComplete]] = {
 def completion(context: click.Context, shell: str) -> None:
     """Print a completion script for a shell.
 
-    With it SHELL completes commands, options and keys. The keys are those of held and abandoned locks among the first 500 rows of the table.
+    With it SHELL completes commands, options and keys. The keys are those of held and abandoned locks among the first
+    500 rows of the table.
 
     \b
     Examples:
       eval "$(pynamodb-mutex completion bash)"    # in ~/.bashrc
       eval "$(pynamodb-mutex completion zsh)"     # in ~/.zshrc
-      pynamodb-mutex completion fish > ~/.config/fish/completions/pynamodb-mutex.fish
+      pynamodb-mutex completion fish | source     # in config.fish
     """
     root = context.find_root()
     kind = _SHELLS[shell]

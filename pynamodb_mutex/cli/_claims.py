@@ -110,6 +110,9 @@ _STATES = {
 }
 """States of a lock, or a key of `once`, as ``show`` prints them."""
 
+_DOUBT = 60.0
+"""Seconds after which an end that is later than the lease allows is called doubtful: a clock, or a hand, was wrong."""
+
 _NEVER = "never acquired, or deleted since; the lock in a row of a model is shown with --model"
 """What a lock without a row is."""
 
@@ -178,7 +181,9 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
         lines.append(("closed", claim.closed))
     if lock.state not in (FREE, CLOSED, NOTHING):
         since, until = instant(lock.since, zone), _until(lock, zone)
-        if lock.state != RECORDED:
+        if lock.readers:
+            lines.append(("owner", f"{len(lock.readers)} reader(s)"))
+        elif lock.state != RECORDED:
             lines.append(("owner", claim.holder if claim.is_reserved else claim.owner or "-"))
         if since is not None:
             ago = "" if lock.seen_at is None else f" ({_ago(lock, lock.since)})"
@@ -201,6 +206,8 @@ def _until(lock: Lock, zone: tzinfo | None) -> str | None:
     if lock.state in (HELD, RUNNING, RECORDED):
         renewed = "" if lock.state == RECORDED else _unless_renewed(lock.claim)
         end = f"in {duration(lock.remaining or 0.0)}{renewed}"
+        if renewed and (lock.remaining or 0.0) > lock.claim.lease + _DOUBT:
+            end += "; doubtful, for its lease is shorter"
     return f"{_second(until)} ({end})"
 
 
@@ -219,16 +226,17 @@ def _second(when: datetime) -> str:
 
 def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     """Return a line for each reader and each waiter, first come first; a lock that was just released may have waiters, too."""
-    now, lines = instant(lock.seen_at, zone), []
+    lines = []
     for number, (reader, ends) in enumerate(lock.readers, 1):
-        until = clock_time(instant(ends, zone), now)
-        lines.append((f"{_READER}{number}", f"{reader}, until {until}"))
+        until = instant(ends, zone)
+        lines.append(
+            (f"{_READER}{number}", reader + (f", until {_second(until)}" if until else ""))
+        )
     if lock.claim.wanted_by is not None:
         lines.append(("wanted by", f"{lock.claim.wanted_by}, who waits for the readers"))
     for place, (owner, began, called_at) in enumerate(lock.waiters, 1):
         since = instant(began, zone)
-        # by `clock_time`, which omits the date: so the longest label fits a terminal of 80 columns
-        waited = "" if since is None else f", since {clock_time(since, now)}"
+        waited = "" if since is None else f", since {_second(since)}"
         called = "" if called_at is None else f", called at {called_at}"
         lines.append((f"{_WAITER}{place}", owner + waited + called))
     return lines
@@ -270,7 +278,7 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
     if claim.abandoned_by:
         lines.append(("taken over from", f"{claim.abandoned_by}, which never released it"))
     if more["row_kept_until"] is not None:
-        lines.append(("row kept until", more["row_kept_until"]))
+        lines.append(("row kept until", more["row_kept_until"].replace("T", " ")))
     if more["data"] is not None:
         lines.append(("data", json.dumps(more["data"], default=plain, ensure_ascii=False)))
     for name, value in more["attributes"].items():
@@ -312,7 +320,8 @@ def wait(
     Exit codes:
       0    the lock is free
       1    DynamoDB refused a read, or could not be reached for the first one
-      75   the lock was still held after the timeout, or is closed; or it is unknown what became of a run of once
+      75   the lock was still held after the timeout, or is closed; or it is
+           unknown what became of a run of once
       130  interrupted by Ctrl-C
     """
     locks, lock = found(place, key, range_key)
@@ -470,7 +479,8 @@ def release(
     \b
     Exit codes:
       0    nobody holds the lock: its claim was broken, or it was free already
-      1    nothing was freed: no --force, not confirmed, another holder, not a row of a lock, or DynamoDB refused
+      1    nothing was freed: no --force, not confirmed, another holder, not a
+           row of a lock, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
     if (key is None) != all_abandoned:

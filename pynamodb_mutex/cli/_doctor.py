@@ -125,7 +125,7 @@ def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> Non
     \b
     Examples:
       pynamodb-mutex doctor
-      pynamodb-mutex doctor --json | jq '.checks[] | select(.verdict == "problem")'
+      pynamodb-mutex doctor --json | jq '.checks[] | select(.verdict != "ok")'
 
     \b
     Exit codes:

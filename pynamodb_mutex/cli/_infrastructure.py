@@ -175,7 +175,8 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
     \b
     Exit codes:
       0    the table is deleted
-      1    locks are held, not confirmed, protected, DynamoDB refused, or there is no such table
+      1    locks are held, not confirmed, protected, DynamoDB refused, or there is
+           no such table
       130  interrupted by Ctrl-C
     """
     model = place.lock_model()
@@ -504,7 +505,7 @@ _READING = ("BatchGetItem", "GetItem", "Query", "Scan")
 
 ROLES = {
     "locker": Role(
-        "acquire and release single locks, with renewal, waiting and guarded writes; once",
+        "acquire, renew and release single locks, guarded writes; once",
         ("GetItem", "UpdateItem"),
     ),
     "several": Role(
@@ -525,7 +526,7 @@ ROLES = {
     ),
     "viewer": Role("read locks", _READING),
     "operator": Role(
-        "read locks and the settings of the table, break locks, forget and record",
+        "read locks and the table, break locks, forget and record",
         (*_READING, "DescribeTable", "DescribeTimeToLive", "UpdateItem"),
     ),
     "admin": Role(

@@ -33,7 +33,7 @@ from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.run import state_of
 from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
-from pynamodb_mutex.cli._place import Place, elsewhere, place_of
+from pynamodb_mutex.cli._place import Place, elsewhere, place_of, with_commands
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.runs import PREFIX
@@ -398,6 +398,7 @@ class Locks:
         state, remaining = FREE if claim.closed is None else CLOSED, None
         if claim.fault is not None:
             state = INVALID
+            claim = claim._replace(fault=ValueError(with_commands(str(claim.fault))))
         elif self.of_once:
             state = state_of(claim, received, bounds)
             if state == RECORDED:

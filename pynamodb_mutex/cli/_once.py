@@ -157,8 +157,8 @@ def once(
     \b
     Examples:
       pynamodb-mutex once "report-$(date +%F)" ./report.sh
-      pynamodb-mutex once charge-o-1 --payload "5 EUR" --keep forever -- ./charge.sh
-      pynamodb-mutex once migrate-17 --on-abandoned raise -- ./migrate.sh
+      pynamodb-mutex once charge-o-1 --payload "5 EUR" --keep forever ./charge.sh
+      pynamodb-mutex once migrate-17 --on-abandoned raise ./migrate.sh
 
     \b
     Exit codes:
@@ -264,7 +264,8 @@ def forget(place: Place, /, *, key: str, force: bool, **options: Any) -> None:
     \b
     Exit codes:
       0    nothing is known of the key
-      1    nothing was forgotten: not confirmed, a run is under way, the key has changed, or DynamoDB refused
+      1    nothing was forgotten: not confirmed, a run is under way, the key has
+           changed, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
     _decided(place, key, None, force=force, **options)
@@ -296,8 +297,8 @@ def record(
     \b
     Exit codes:
       0    recorded
-      1    nothing was recorded: not confirmed, a run is under way, there is a result, the key has changed, or
-           DynamoDB refused
+      1    nothing was recorded: not confirmed, a run is under way, there is a
+           result, the key has changed, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
     try:

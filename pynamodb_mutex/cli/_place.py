@@ -21,8 +21,10 @@ from pynamodb.models import Model
 
 from pynamodb_mutex._lock.dynamodb.answers import explained
 from pynamodb_mutex._lock.dynamodb.connection import client_of
+from pynamodb_mutex._lock.dynamodb.layout import Layout
 from pynamodb_mutex._lock.protocol.messages import one_line
 from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._once.rows import OnceLayout
 from pynamodb_mutex.cli._app import chosen, place_options
 from pynamodb_mutex.cli._exit_codes import FAILED, INTERRUPTED
 from pynamodb_mutex.models import LockItem
@@ -199,13 +201,20 @@ class AppCommand(click.Command):
             # From a client that a command has made itself. The library explains the failures of its own requests.
             raise Failure(one_line(explained(error))) from error
         except (PynamoDBException, ClientError) as error:
-            raise Failure(one_line(error)) from error
+            raise Failure(with_commands(one_line(error))) from error
         except ValueError as error:
             # botocore, or Python as it parses the URL, raises this for an invalid endpoint in the environment or in a
             # profile; --endpoint-url was checked. Any other ValueError is a defect, and shows its traceback.
             if not str(error).startswith(("Invalid endpoint", "Invalid IPv6 URL")):
                 raise
             raise Failure(one_line(error)) from error
+
+
+def with_commands(text: str) -> str:
+    """Return an error's text with our commands in place of the calls of Python that put a row right."""
+    for layout, command in ((Layout, "release --force"), (OnceLayout, "forget --force")):
+        text = text.replace(layout.put_right_by, command)
+    return text
 
 
 def place_of(context: click.Context) -> Place:

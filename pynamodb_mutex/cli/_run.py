@@ -96,7 +96,9 @@ class RunCommand(AppCommand):
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments: the first word after KEY that is no option of ours begins the command, as with flock."""
-        options = [each for each in self.get_params(context) if isinstance(each, click.Option)]
+        options: list[click.Parameter] = [
+            each for each in self.get_params(context) if isinstance(each, click.Option)
+        ]
         context.allow_interspersed_args = False
         parser = click.Command(self.name, params=options).make_parser(context)
         context.allow_interspersed_args = True
@@ -143,7 +145,8 @@ _EXIT_CODES = """\
 Exit codes:
   0    the command succeeded, or was skipped (--if-locked skip)
   n    that of the command; 128 + n if signal n ended it
-  75   another process held the lock (--if-locked wait and fail), or its key is closed
+  75   another process held the lock (--if-locked wait and fail), or its key
+       is closed
   76   the lock was lost, or could not be renewed
   124  the command ran beyond its deadline
   125  the lock could not be requested: the command was not started
@@ -263,7 +266,7 @@ def run(
     renewed, the command is ended before the lease expires; if the lock is lost, as soon as that is noticed.
     Signals are forwarded to the command.
 
-    Without options between run and the command, the -- may be omitted.
+    The first word after KEY that is no option of run begins the command; -- may stand before it.
 
     The environment of the command has PYNAMODB_MUTEX_KEY, PYNAMODB_MUTEX_FENCING_TOKEN,
     PYNAMODB_MUTEX_TOKEN and PYNAMODB_MUTEX_OWNER.
@@ -271,11 +274,11 @@ def run(
     \b
     Examples:
       pynamodb-mutex run nightly-report ./report.sh
-      pynamodb-mutex run nightly-report --if-locked skip --hold-at-least 10m -- ./report.sh
-      pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
-      pynamodb-mutex run deploy --fair -- make deploy
-      pynamodb-mutex run catalog --shared -- ./export.sh
-      pynamodb-mutex run deploy --force -- make rollback
+      pynamodb-mutex run report --if-locked skip --hold-at-least 10m ./report.sh
+      pynamodb-mutex run deploy --timeout 600 --deadline 1800 make deploy
+      pynamodb-mutex run --fair deploy make deploy
+      pynamodb-mutex run --shared catalog ./export.sh
+      pynamodb-mutex run --force deploy make rollback
     """
     if verbose:  # the library logs failures that it retries
         logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)

@@ -451,8 +451,9 @@ def test_list_of_commands_says_of_each_what_its_own_help_begins_with():
 def test_help_and_completion_scripts():
     assert "..." not in cli("--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2]
     for name in app.commands:
-        text = cli(name, "-h").stdout
-        assert text == cli(name, "--help").stdout
+        text = cli(name, "-h", env={"COLUMNS": "80"}).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert text == cli(name, "--help", env={"COLUMNS": "80"}).stdout
         assert "\n  Examples:\n    " in text
         if name != "completion":
             assert "\n  Exit codes:\n    0 " in text

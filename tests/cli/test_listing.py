@@ -251,10 +251,7 @@ def test_long_names_of_one_lock_are_cut_on_a_terminal(table):
             for name, letter in (("key", "k"), ("owner", "w")):
                 (line,) = re.findall(rf"^{name}: +{letter}+…{letter}+$", shown, re.MULTILINE)
                 assert len(line) == columns
-            # the longest label of a waiter fits a terminal of 80 columns
-            label = "v+" if columns == 80 else "v+…v*"
-            waiter = rf"waiter 1: +{label}, since \d\d:\d\d:\d\d$"
-            lines = re.findall(waiter, shown, re.MULTILINE)
+            lines = re.findall(r"^waiter 1: +v+….*\d:\d\d[+-]\d\d:\d\d$", shown, re.MULTILINE)
             assert [len(line) <= columns for line in lines] == [True] * (command == "show")
 
 
@@ -337,14 +334,30 @@ def test_readers_and_the_writer_that_waits_are_shown(table, script):
         actions = [LockItem.wanted_by.set("w"), near]
         LockItem._get_connection().update_item("a", actions=actions)
         lines, found = shown("a", "--tz", "UTC"), json_of("show", "a")
-        assert lines["owner"] == "2 reader(s): 'x', 'y'"
+        assert lines["owner"] == "2 reader(s)"  # whose lines follow
         assert [lines["reader 1"][:9], lines["reader 2"][:9]] == ["x, until ", "y, until "]
         assert lines["wanted by"] == "w, who waits for the readers"
         assert [found["wanted_by"], *(each["owner"] for each in found["readers"])] == [*"wxy"]
         ends = [instant_of(each["until"]) for each in found["readers"]]
         assert instant_of(found["until"]) == max(ends) > min(ends)
-        assert [row[1] for row in rows()] == ["OWNER", lines["owner"]]
+        assert [row[1] for row in rows()] == ["OWNER", "2 reader(s): 'x', 'y'"]
         assert json_of("ls")[0]["readers"] == found["readers"]
+
+
+def test_times_have_one_form_and_an_end_that_cannot_be_is_called_doubtful(table):
+    with Mutex.for_key("a"):
+        lines = shown("a", "--tz", "UTC")
+        for name in ("since", "until", "row kept until"):
+            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00", lines[name])
+        assert "doubtful" not in lines["until"]
+        change("a", expires_at=32503680000.0)  # the year 3000
+        lines = shown("a", "--tz", "UTC")
+        assert lines["until"].startswith("3000-01-01 00:00:00+00:00 (in ")
+        assert lines["until"].endswith(", unless renewed; doubtful, for its lease is shorter)")
+        expire("a")
+    with Mutex.for_key("b", hold_at_least=86400):
+        pass
+    assert "doubtful" not in shown("b")["until"]
 
 
 def test_waiters_are_shown_in_order_with_the_time_at_which_each_began_to_wait(table, script):
@@ -353,8 +366,8 @@ def test_waiters_are_shown_in_order_with_the_time_at_which_each_began_to_wait(ta
         others = [entry("x\x1b[2J", began.timestamp() - 86400), entry("third"), "theirs"]
         change("a", waiting=[entry("first", began.timestamp()), *others])
         lines = shown("a", "--tz", "UTC")
-        first = f"first, since {began:%H:%M:%S}"
-        second = rf"x\x1b[2J, since {began - timedelta(days=1):%Y-%m-%d}"
+        first = f"first, since {began:%Y-%m-%d %H:%M:%S}+00:00"
+        second = rf"x\x1b[2J, since {began - timedelta(days=1):%Y-%m-%d %H:%M:%S}+00:00"
         names = ["fencing token", "waiter 1", "waiter 2", "waiter 3", "waiter 4", "token"]
         assert [name for name in lines if name in names] == names
         assert [lines[name] for name in names[1:5]] == [first, second, "third", "theirs"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._lock.decorated import check_function, is_async
@@ -10,11 +12,12 @@ from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._tasks.handles import AsyncTransaction, end_holding
-from pynamodb_mutex._tasks.run_in_task import execute
-from pynamodb_mutex.runs import Once, Run
+from pynamodb_mutex._tasks.run_in_task import execute, on_worker
+from pynamodb_mutex.runs import Known, Once, OnceItem, Run, _json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from datetime import timedelta
     from types import TracebackType
     from typing import ParamSpec
 
@@ -60,6 +63,38 @@ class AsyncOnce(Once):
                 else await began.complete(await function(*args, **kwargs))
             )
         return result
+
+    @classmethod
+    async def peek(  # type: ignore[override]  # awaited
+        cls,
+        key: str,
+        *,
+        model: type[OnceItem] = OnceItem,
+        decode: Callable[[str], Any] = json.loads,
+    ) -> Known:
+        """Return what is known of a key: see `~pynamodb_mutex.Once.peek`."""
+        return await on_worker(partial(super().peek, key, model=model, decode=decode))
+
+    @classmethod
+    async def forget(  # type: ignore[override]  # awaited
+        cls, key: str, *, force: bool = False, model: type[OnceItem] = OnceItem
+    ) -> bool:
+        """Forget what is known of a key: see `~pynamodb_mutex.Once.forget`. If the task is cancelled, it is forgotten first."""
+        return await on_worker(partial(super().forget, key, force=force, model=model))
+
+    @classmethod
+    async def record(  # type: ignore[override]  # awaited
+        cls,
+        key: str,
+        result: Any,
+        *,
+        keep: float | timedelta = 86400.0,
+        encode: Callable[[Any], str] = _json,
+        model: type[OnceItem] = OnceItem,
+    ) -> bool:
+        """Record a result: see `~pynamodb_mutex.Once.record`. If the task is cancelled, it is recorded first."""
+        call = partial(super().record, key, result, keep=keep, encode=encode, model=model)
+        return await on_worker(call)
 
     async def __aenter__(self) -> AsyncRun:
         """Begin a run, or find a result: see `call` for what it raises."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from pynamodb.models import Model
 
 from pynamodb_mutex._lock.dynamodb.keys import row_name
+from pynamodb_mutex._lock.handles import refusing
 from pynamodb_mutex._lock.operations.options import made
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown, shown_all
@@ -150,6 +151,12 @@ class RowLock(Mutex, Generic[M]):
         return made(type(self), self._options, self._model, self._raw_key)
 
 
+# not in the class: see `Lock`
+RowLock.__aenter__ = RowLock.__aexit__ = refusing(  # type: ignore[attr-defined]  # see above
+    "threads: use 'with', or the model's alocked(...)"
+)
+
+
 class RowLocks(LockGroup, Generic[M]):
     """The locks of several rows, made by `RowLockMixin.locked_all <pynamodb_mutex.RowLockMixin.locked_all>`.
 
@@ -209,6 +216,12 @@ class RowLocks(LockGroup, Generic[M]):
         if rows is None:
             rows = held.rows[self] = LockedRows(self, self._locks, self._in_order(held))
         return rows
+
+
+# not in the class: see `Lock`
+RowLocks.__aenter__ = RowLocks.__aexit__ = refusing(  # type: ignore[attr-defined]  # see above
+    "threads: use 'with', or the model's alocked_all(...)"
+)
 
 
 class LockedRows(Sequence[M]):

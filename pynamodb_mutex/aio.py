@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from pynamodb.models import Model
 
 from pynamodb_mutex._attach.ticket import parse_ticket
-from pynamodb_mutex._lock.handles import HandleOfOne
-from pynamodb_mutex._lock.operations.options import check_options
+from pynamodb_mutex._lock.handles import HandleOfOne, refusing
 from pynamodb_mutex._lock.operations.release import release
-from pynamodb_mutex._row_locks import LockedRows, RowLock, RowLocks
+from pynamodb_mutex._row_locks import RowLock, RowLocks
 from pynamodb_mutex._tasks.handles import AsyncLock, AsyncTransaction, to_be_awaited
 from pynamodb_mutex.groups import Semaphore
 from pynamodb_mutex.models import LockItem
@@ -46,6 +45,7 @@ M = TypeVar("M", bound=Model)
 N = TypeVar("N", bound=Model)
 
 __all__ = [
+    "AsyncLockedRows",
     "AsyncMutex",
     "AsyncMutexGroup",
     "AsyncOnce",
@@ -53,8 +53,6 @@ __all__ = [
     "AsyncRowLocks",
     "AsyncSemaphore",
     "AsyncTransaction",
-    "locked",
-    "locked_all",
 ]
 
 
@@ -302,9 +300,9 @@ class AsyncSemaphore(AsyncMutex):
 
 
 class AsyncRowLock(AsyncMutex, Generic[M]):
-    """The lock of one row, for tasks; ``async with`` returns the row: see `locked`."""
+    """The lock of one row, for tasks; ``async with`` returns the row: see `~pynamodb_mutex.RowLockMixin.alocked`."""
 
-    _made_by = "pynamodb_mutex.aio.locked(Model, ...)"
+    _made_by = "alocked(...) of the row's model"
     _makers = frozenset({"attach"})
 
     _inside = RowLock
@@ -342,6 +340,12 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
         return row
 
 
+# not in the class: see `~pynamodb_mutex._lock.handles.Lock`
+AsyncRowLock.__enter__ = AsyncRowLock.__exit__ = refusing(  # type: ignore[attr-defined]  # see above
+    "tasks: use 'async with', or the model's locked(...)"
+)
+
+
 class AsyncMutexGroup(AsyncLock[MutexGroup]):
     """The locks of several keys, all or none, for tasks: see `~pynamodb_mutex.groups.MutexGroup`."""
 
@@ -377,11 +381,11 @@ class AsyncMutexGroup(AsyncLock[MutexGroup]):
 
 
 class AsyncRowLocks(AsyncLock[RowLocks[M]], Generic[M]):
-    """The locks of several rows, all or none, for tasks; ``async with`` returns the rows: see `locked_all`."""
+    """The locks of several rows, all or none, for tasks: see `~pynamodb_mutex.RowLockMixin.alocked_all`."""
 
-    _made_by = "pynamodb_mutex.aio.locked_all(Model, [...])"
+    _made_by = "alocked_all([...]) of the rows' model"
 
-    async def __aenter__(self) -> LockedRows[M]:
+    async def __aenter__(self) -> AsyncLockedRows[M]:
         """Acquire the locks, read the rows, and return them.
 
         Raises:
@@ -392,11 +396,12 @@ class AsyncRowLocks(AsyncLock[RowLocks[M]], Generic[M]):
         try:
             rows = self._lock._rows_of(held)
             # Read now, though a `RowLocks` reads at the first access: that would block the event loop in the block.
-            rows.bound(await self._run(rows.reading()))
+            made = AsyncLockedRows(rows.bound(await self._run(rows.reading())))
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
-        return rows
+        made._locks = self
+        return made
 
     def transaction(self, *, unlock: bool = True) -> AsyncTransaction:
         """Return a TransactWrite for ``async with``, guarded by all the locks.
@@ -406,51 +411,17 @@ class AsyncRowLocks(AsyncLock[RowLocks[M]], Generic[M]):
         return AsyncTransaction(self._lock.transaction(unlock=unlock))
 
 
-def locked(
-    model: type[M],
-    hash_key: Any,
-    range_key: Any = None,
-    *,
-    cancel_on_loss: bool = False,
-    **options: Unpack[AsyncOptions],
-) -> AsyncRowLock[M]:
-    """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends no request.
-
-    The row's ``save``, ``update`` and ``delete`` block the event loop: run them by ``await asyncio.to_thread(...)``.
-
-    The thread of such a call goes on when the task is cancelled. What it writes after the release is refused with
-    MutexNotHeldError, until the row is locked again, if the block was left by that cancellation.
-
-    Not guaranteed: the same if the block was left otherwise, as by the TimeoutError of ``asyncio.wait_for`` in it. A write
-    that begins after the release is then one without the lock: it is refused while another holds the row, and not after that.
-
-    Errors are those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
-
-    Args:
-        model: The row's model.
-        hash_key: The row's hash key.
-        range_key: The row's range key, if the model has one.
-        cancel_on_loss: See `AsyncMutex.for_key <pynamodb_mutex.aio.AsyncMutex.for_key>`.
-        **options: Those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
-    """
-    check_options("locked", options)
-    rows: Any = model  # a RowLockMixin
-    make = functools.partial(rows.locked, hash_key, range_key)
-    return AsyncRowLock._made(make, cancel_on_loss, options)
+# not in the class: see above
+AsyncRowLocks.__enter__ = AsyncRowLocks.__exit__ = refusing(  # type: ignore[attr-defined]  # see above
+    "tasks: use 'async with', or the model's locked_all(...)"
+)
 
 
-def locked_all(
-    model: type[M],
-    keys: Iterable[Any],
-    *,
-    cancel_on_loss: bool = False,
-    **options: Unpack[AsyncOptions],
-) -> AsyncRowLocks[M]:
-    """Return the locks of several rows: `~pynamodb_mutex.RowLockMixin.locked_all` for tasks, see `locked`.
+class AsyncLockedRows(tuple[M, ...]):  # noqa: SLOT001 - a tuple's subclass has no slots
+    """The rows under the locks of an `AsyncRowLocks`, in the order of the keys."""
 
-    Sends no request. ``async with`` acquires the locks, and reads the rows by one more request.
-    """
-    check_options("locked_all", options)
-    rows: Any = model  # a RowLockMixin
-    make = functools.partial(rows.locked_all, _listed(keys))
-    return AsyncRowLocks._made(make, cancel_on_loss, options)
+    _locks: AsyncRowLocks[M]
+
+    def transaction(self, *, unlock: bool = True) -> AsyncTransaction:
+        """Return a TransactWrite for ``async with``: see `AsyncRowLocks.transaction`."""
+        return self._locks.transaction(unlock=unlock)

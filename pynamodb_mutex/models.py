@@ -36,7 +36,7 @@ from pynamodb_mutex._lock.runtime.process import current_process, lock_models
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from datetime import datetime
 
     from typing_extensions import Self
@@ -234,6 +234,13 @@ class LockItem(Model):
         from pynamodb_mutex._admin.listing import held_rows  # noqa: PLC0415 - seldom needed
 
         return held_rows(cls, None if key is None else hash_key_of(cls, check_key(key)))
+
+    @classmethod
+    def aheld(cls, key: str | None = None) -> AsyncIterator[Self]:
+        """Iterate over the items that are held now, by ``async for``: see `held`."""
+        from pynamodb_mutex._tasks.run_in_task import iterate  # noqa: PLC0415 - loads asyncio
+
+        return iterate(cls.held(key))
 
     @classmethod
     def force_release(cls, key: str, range_key: Any = None) -> bool:

@@ -8,7 +8,8 @@ a row. The locks themselves are in `_row_locks`. Which conditions a write gets i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pynamodb.attributes import Attribute, NumberAttribute, UnicodeAttribute
 from pynamodb.constants import ATTRIBUTES, TRANSACT_DELETE, TRANSACT_PUT, TRANSACT_UPDATE
@@ -30,8 +31,11 @@ from pynamodb_mutex._writes.row_write import (
     PlainRow,
     RowWrite,
     UnlockedRow,
+    checked,
+    checking,
     key_of,
     name_of,
+    refuse_if_released,
     same,
 )
 from pynamodb_mutex._writes.transaction import ProtectedItem, write_alone, write_together
@@ -39,7 +43,7 @@ from pynamodb_mutex.exceptions import InvalidRowError, MutexError, MutexNotHeldE
 from pynamodb_mutex.models import LockItem, check_stored_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -49,6 +53,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Store
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
+    from pynamodb_mutex._lock.runtime.process import Process
+    from pynamodb_mutex.aio import AsyncOptions, AsyncRowLock, AsyncRowLocks
     from pynamodb_mutex.mutex import Options
 
 M = TypeVar("M", bound="RowLockMixin")
@@ -56,7 +62,10 @@ V = TypeVar("V")
 
 __all__ = ["RowLock", "RowLockMixin"]
 
-_RESERVED = ("held", "locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced")
+_RESERVED = (
+    *("held", "locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced"),
+    *("aheld", "alocked", "alocked_all", "asave", "aupdate", "adelete", "arefresh"),
+)
 """Names of the mixin that no attribute of a model may have."""
 
 
@@ -315,8 +324,7 @@ class RowLockMixin(Model):
             pynamodb.exceptions.UpdateError: As PutError of `save`. With a ``lock_model`` TransactWriteError, and GetError
                 if the update was applied but the row could not be read again.
         """
-        if not isinstance(actions, list) or not actions:
-            raise TypeError("the value of `actions` is expected to be a non-empty list")
+        actions = checked(actions)
         write = RowWrite(self, TRANSACT_UPDATE, condition, actions, versioned=add_version_condition)
         return self._row_write(write, "update", unlock=unlock)
 
@@ -351,7 +359,12 @@ class RowLockMixin(Model):
         # Suppose A writes the row and releases, B locks it and refreshes. An eventually consistent read may show B
         # the row from before A's write; B computes from it and saves, its guard holds, and A's write is lost.
         claim = self._row_claim
+        # asked before: suppose the block ends while the row is read, and another locks and writes it
+        was_left = claim is not None and claim.is_released and claim.together.still_inside == 0
         super().refresh(consistent_read or (claim is not None and not claim.is_released))
+        if was_left:
+            # it shows nothing any more that was read under the lock
+            self._row_lock = self._row_claim = None
 
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
         """Send a write, and return what PynamoDB's method would return.
@@ -361,16 +374,27 @@ class RowLockMixin(Model):
             what: The call, for messages.
             unlock: Whether it also releases the lock.
         """
-        members = self._row_members(write, what, unlock=unlock)
         process = current_process()
-        row: RawItem = {}
+        members = self._row_members(write, what, unlock=unlock)
+        data, row = execute(process, self._writing(process, members, what))
+        if row is None and write.kind == TRANSACT_UPDATE:
+            row = execute(process, self._reading_again(process, write, what))
+        return _Applied(self._written(write, what, data, row))
+
+    @staticmethod
+    def _writing(
+        process: Process, members: list[Any], what: str
+    ) -> Operation[tuple[dict[str, Any], RawItem | None]]:
+        """Send a write; return the answer, and the row as it is then; None if a transaction has written it."""
         if len(members) == 1:
-            answer = execute(process, write_alone(process, members[0], what))
-            data, row = answer.data, answer.item
-        else:
-            data = execute(process, write_together(process, members, what))
-            if write.kind == TRANSACT_UPDATE:
-                row = execute(process, self._reading_again(members[0].store, what))
+            answer = yield from write_alone(process, members[0], what)
+            return answer.data, answer.item
+        return (yield from write_together(process, members, what)), None
+
+    def _written(
+        self, write: RowWrite, what: str, data: dict[str, Any], row: RawItem | None
+    ) -> dict[str, Any]:
+        """Note in the instance that a write was applied; return what PynamoDB's method would return."""
         before = self.attribute_values
         try:
             write.done(row)
@@ -380,11 +404,11 @@ class RowLockMixin(Model):
             raise InvalidRowError(msg, key=name_of(self)) from error
         return data | {ATTRIBUTES: row} if write.kind == TRANSACT_UPDATE else data
 
-    def _reading_again(self, store: Store, what: str) -> Operation[RawItem]:
+    def _reading_again(self, process: Process, write: RowWrite, what: str) -> Operation[RawItem]:
         """Read the row that a transaction has updated, whose answer does not show it."""
-        read = store.read(key_of(self), consistent=True)
+        read = process.store(type(write.row)).read(key_of(self), consistent=True)
         try:
-            answer = yield from retrying(current_process(), lambda: read, 0.0)
+            answer = yield from retrying(process, lambda: read, 0.0)
         except PynamoDBException as error:
             msg = f"{what}: {shown(name_of(self))} was written, but could not be read again: refresh() it"
             raise GetError(msg, error) from error
@@ -404,9 +428,16 @@ class RowLockMixin(Model):
                 instance has another key than the row that is locked.
             MutexError: If the ``lock_model`` is in another region than the row.
         """
-        claim, lock_model = self._row_claim, type(self).lock_model
-        process = current_process()
-        if claim is not None and execute(process, _checking(claim, what)):
+        claim = self._row_claim
+        guarded = claim is not None and execute(current_process(), checking(claim, what))
+        return self._members(write, what, claim if guarded else None, unlock=unlock)
+
+    def _members(
+        self, write: RowWrite, what: str, claim: HeldClaim | None, *, unlock: bool = False
+    ) -> list[Any]:
+        """Return the members under a claim; None for a write without the lock: see `_row_members`."""
+        process, lock_model = current_process(), type(self).lock_model
+        if claim is not None:
             # The caller may have changed the instance's key, to copy the row. With a lock_model the guard would hold,
             # and the write would go to a row that is not locked.
             if not same(key_of(self), self.row_lock._raw_key):
@@ -432,6 +463,100 @@ class RowLockMixin(Model):
         locks = process.store(lock_model)
         _refuse_two_regions(store, locks)
         return [plain, NobodyHolds(self, locks)]
+
+    # -- for tasks -------------------------------------------------------------------------------
+
+    async def asave(
+        self,
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        unlock: bool = False,
+    ) -> dict[str, Any]:
+        """Save the row: see `save`, which it calls, on another thread, where a model has its own.
+
+        A cancelled task ends when what it has sent is answered, and sends nothing again. If the write was applied, the instance
+        shows it; if the answer was lost, that is unknown.
+        """
+        options = (condition, add_version_condition, unlock)
+        done: dict[str, Any] = await _tasks().write(self, RowLockMixin.save, TRANSACT_PUT, options)
+        return done
+
+    async def aupdate(
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        unlock: bool = False,
+    ) -> Any:
+        """Update the row: see `update` and `asave`."""
+        options = (condition, add_version_condition, unlock)
+        ours = RowLockMixin.update
+        return await _tasks().write(self, ours, TRANSACT_UPDATE, options, actions)
+
+    async def adelete(
+        self, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> Any:
+        """Delete the row: see `delete` and `asave`."""
+        options = (condition, add_version_condition, False)
+        return await _tasks().write(self, RowLockMixin.delete, TRANSACT_DELETE, options)
+
+    async def arefresh(self, consistent_read: bool = False) -> None:
+        """Read the row again: see `refresh`."""
+        refresh = partial(self.refresh, consistent_read=True) if consistent_read else self.refresh
+        await _tasks().on_worker(refresh)
+
+    @classmethod
+    def alocked(
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> AsyncRowLock[Self]:
+        """Return the lock of a row for tasks, not yet held: see `locked`. ``async with`` returns the row.
+
+        After the block an instance is no longer written: until it is refreshed, MutexNotHeldError. Another task or thread may
+        still compute from what it read under the lock.
+
+        Args:
+            hash_key: The row's hash key.
+            range_key: The row's range key, if the model has one.
+            cancel_on_loss: See `AsyncMutex.for_key <pynamodb_mutex.aio.AsyncMutex.for_key>`.
+            **options: Those of `locked`; ``on_lost`` and ``on_danger`` as for `AsyncMutex.for_key
+                <pynamodb_mutex.aio.AsyncMutex.for_key>`.
+        """
+        from pynamodb_mutex import aio  # noqa: PLC0415 - loads asyncio
+
+        check_options(f"{cls.__name__}.alocked", options)
+        make = partial(cls.locked, hash_key, range_key)
+        return aio.AsyncRowLock._made(make, cancel_on_loss, options)
+
+    @classmethod
+    def alocked_all(
+        cls,
+        keys: Iterable[Any],
+        *,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> AsyncRowLocks[Self]:
+        """Return the locks of several rows for tasks: see `locked_all` and `alocked`.
+
+        ``async with`` acquires the locks, and reads the rows by one more request.
+        """
+        from pynamodb_mutex import aio  # noqa: PLC0415 - see above
+
+        check_options(f"{cls.__name__}.alocked_all", options)
+        make = partial(cls.locked_all, aio._listed(keys))
+        return aio.AsyncRowLocks._made(make, cancel_on_loss, options)
+
+    @classmethod
+    def aheld(cls) -> AsyncIterator[Self]:
+        """Iterate over the rows whose locks are held now: see `held`."""
+        rows: AsyncIterator[Self] = _tasks().iterate(cls.held())
+        return rows
 
     # -- in PynamoDB's transactions and batches -------------------------------------------------
 
@@ -533,6 +658,23 @@ class RowLockMixin(Model):
         return state
 
 
+class _Applied(dict[str, Any]):
+    """What a blocking write returns, which was applied: ``await row.save()`` says so."""
+
+    def __await__(self) -> NoReturn:
+        """Refuse."""
+        raise TypeError(
+            "it was applied, and blocked the event loop: await asave(), aupdate() or adelete()"
+        )
+
+
+def _tasks() -> Any:
+    """Return the module of the calls for tasks, which loads asyncio."""
+    from pynamodb_mutex._tasks import rows  # noqa: PLC0415 - see above
+
+    return rows
+
+
 def _refuse_two_regions(rows: Store, locks: Store) -> None:
     """Raise if rows and their locks are in different regions.
 
@@ -571,44 +713,8 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
     claim = row._row_claim
     if claim is None:
         return
-    _refuse_if_released_inside(claim, "batch_write")
+    refuse_if_released(claim, "batch_write")
     # also if the lock was lost: others may have written since what this instance shows was read
     if not (claim.is_released and claim.loss is None):
         msg = f"{shown(name_of(row))} is locked: a batch cannot be guarded, use save, update or delete"
         raise MutexError(msg, key=name_of(row))
-
-
-def _checking(claim: HeldClaim, what: str) -> Operation[bool]:
-    """Return whether the row is under its lock; raise if that was lost, or was released while its block continues.
-
-    An operation, so that it runs inside the monitor: it may find that the lease has ended, and then changes the
-    claim's state. And one step, which decides all: if another thread releases the lock after it, the write is guarded,
-    and refused. Asked after that once more, the claim would be released, and the write go out without a guard.
-
-    Raises:
-        MutexLostError: If it was lost.
-        MutexNotHeldError: If it was released inside its block.
-    """
-    claim.note_end()
-    if claim.belief.loss is not None:
-        raise claim.lost_error(what)
-    _refuse_if_released_inside(claim, what)
-    return not claim.is_released
-    yield  # an operation without an effect
-
-
-def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
-    """Raise if a lock was released, and its holder may go on as if it were not.
-
-    The instance was read under the lock. An unguarded write of it would silently overwrite what the next
-    holder has written since. After the block, a write of it is a write without the lock.
-
-    Raises:
-        MutexNotHeldError: If it was.
-    """
-    if claim.is_released_inside:
-        msg = (
-            f"{what}: the lock of {shown(claim.key)} was released before, in its block, by unlock=True, by a write whose "
-            "answer was lost, or because its task was cancelled: end the block, or lock the row again"
-        )
-        raise MutexNotHeldError(msg, key=claim.key)

@@ -327,7 +327,7 @@ class Lock(Handle[H]):
         return self._begin_block(held, me, frame)
 
     def _begin_block(self, held: H, me: Caller, frame: int) -> H:
-        held.together.still_inside += 1
+        held.together.still_inside = (held.together.still_inside or 0) + 1
         self._entered.setdefault(me, []).append((held, frame))
         return held
 
@@ -342,22 +342,19 @@ class Lock(Handle[H]):
         held = self._current("ensure_held")
         return ensure_held(held, check_at_least(at_least, held.lease))
 
-    def _leave_block(
-        self, error: BaseException | None, *, was_cut_short: bool = False
-    ) -> tuple[Caller, H | None]:
+    def _leave_block(self, error: BaseException | None) -> tuple[Caller, H | None]:
         """Leave a ``with`` block.
 
         Args:
             error: The exception by which it is left; None if by none.
-            was_cut_short: Whether something of the block may go on.
 
         Returns:
             Who began the block, and the acquisition to release; None if it was released already.
         """
         who = self._who_began(error)
         block: Any = take_last(self._entered, who)
-        entered: H = block[0]
-        entered.together.still_inside -= not was_cut_short
+        entered = block[0]
+        entered.together.still_inside -= 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.

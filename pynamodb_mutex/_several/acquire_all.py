@@ -21,6 +21,7 @@ from pynamodb_mutex._lock.operations.acquire import (
     raise_if_out_of_time,
     renew_if_short,
 )
+from pynamodb_mutex._lock.operations.contender import warn_of_blocked_loop
 from pynamodb_mutex._lock.operations.effects import Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import contended
 from pynamodb_mutex._lock.operations.held import HeldClaim
@@ -240,6 +241,8 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             if claim is not None and (member.observed.claim is None or now < member.free_at):
                 self._contended = True
                 self.shared.emit(contended(member.contender, claim))
+        if self._contended and self.timeout:
+            warn_of_blocked_loop(self.contenders)
 
     def _in_line(self) -> Operation[HeldGroup | None]:
         self._check_holders()

@@ -204,10 +204,6 @@ class AsyncLock(Handle[Any], Generic[L]):
     ) -> R:
         # for ``on_lost``, which is called on a thread without a loop
         self._loop: Any = asyncio._get_running_loop()
-        if self._loop is None:
-            raise RuntimeError(
-                "no asyncio loop runs: in trio, use Mutex by trio.to_thread.run_sync"
-            )
         return await execute(current_process(), operation, undo)
 
     def _end_holding(self, held: Any) -> None:
@@ -235,10 +231,7 @@ class AsyncLock(Handle[Any], Generic[L]):
             MutexLostError: If the lock was lost meanwhile, and the body did not raise or was cancelled for
                 that loss.
         """
-        # A thread of `asyncio.to_thread` goes on when its task is cancelled. Suppose it saves the row after the
-        # release, after another has locked and written it: as a write without the lock, that would undo the other's.
-        was_cut_short = isinstance(error, asyncio.CancelledError | GeneratorExit)
-        who, held = self._lock._leave_block(error, was_cut_short=was_cut_short)
+        who, held = self._lock._leave_block(error)
         # There is none if the body released the lock: not that of a task which shares this object, and has acquired the
         # lock since, or a loss would not cancel that task. It is ended before the release is awaited, as in `release`.
         holder = take_last(self._holders, who)
@@ -415,3 +408,6 @@ class AsyncTransaction:
         """
         if kind is None:
             await execute(current_process(), self._transaction.committing())
+
+
+AsyncTransaction.__enter__ = AsyncTransaction.__exit__ = refusing("tasks: use 'async with'")  # type: ignore[attr-defined]  # see above

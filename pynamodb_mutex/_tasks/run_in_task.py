@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -24,7 +24,7 @@ from pynamodb_mutex._lock.operations.events import LockEvent
 from pynamodb_mutex._lock.runtime.callers import acting_as, caller
 from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex._lock.runtime.notifications import deliver
-from pynamodb_mutex._lock.runtime.process import InsideMonitor
+from pynamodb_mutex._lock.runtime.process import InsideMonitor, current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import INTERRUPTED, run_deferred, start_renewals
 from pynamodb_mutex._lock.runtime.run_on_thread import execute as run_on_thread
 from pynamodb_mutex._lock.runtime.threads import log
@@ -100,6 +100,11 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
         CancelledError: If the task was cancelled meanwhile.
         MutexError: If this runs in a signal handler that has interrupted a step.
     """
+    if asyncio._get_running_loop() is None:
+        operation.close()
+        raise RuntimeError(
+            "no asyncio loop runs: in trio, use the locks for threads, by trio.to_thread.run_sync"
+        )
     resume: Any = operation.send
     value: Any = None
     request: Request | None = None
@@ -361,3 +366,24 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
     except BaseException as error:  # noqa: BLE001 - also Ctrl-C: it is for whoever awaits
         future.set_exception(error)
         del future  # it refers to the error, whose traceback refers to this frame
+
+
+# -- calls of what blocks ---------------------------------------------------------------------------
+
+
+async def on_worker(function: Callable[[], T]) -> T:
+    """Call a function on a worker, as this task; if the task is cancelled, it waits for the end."""
+    return await execute(current_process(), _outside(acting_as(caller())(function)))
+
+
+async def iterate(items: Iterator[T]) -> AsyncIterator[T]:
+    """Iterate over what a blocking iterator yields, on a worker."""
+    end: Any = object()
+    while (item := await on_worker(partial(next, items, end))) is not end:
+        yield item
+
+
+def _outside(function: Callable[[], T]) -> Operation[T]:
+    """Return the operation that calls a function, on a worker."""
+    result: T = yield Outside(function)
+    return result

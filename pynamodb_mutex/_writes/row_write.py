@@ -34,7 +34,7 @@ from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._writes.guarded_write import Guard
 from pynamodb_mutex._writes.requests import WriteTemplates, carried, counted, guarding, tombstone
-from pynamodb_mutex.exceptions import RowLockedError
+from pynamodb_mutex.exceptions import MutexNotHeldError, RowLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -457,3 +457,61 @@ def _same_typed(kind: str, one: Any, other: Any) -> bool:
     if kind == "L" and isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
     return same(one, other)
+
+
+def checked(actions: Any) -> Any:
+    """Return the actions of an update.
+
+    Raises:
+        TypeError: If they are none.
+    """
+    if not isinstance(actions, list) or not actions:
+        raise TypeError("the value of `actions` is expected to be a non-empty list")
+    return actions
+
+
+def checking(claim: HeldClaim, what: str) -> Operation[bool]:
+    """Return whether a row is under its lock; raise if that was lost, or was released and the row shows what was read under it.
+
+    An operation, so that it runs inside the monitor: it may find that the lease has ended, and then changes the
+    claim's state. And one step, which decides all: if another thread releases the lock after it, the write is guarded,
+    and refused. Asked after that once more, the claim would be released, and the write go out without a guard.
+
+    Args:
+        claim: The acquisition under which the row is, or was.
+        what: The call, for messages.
+
+    Raises:
+        MutexLostError: If it was lost.
+        MutexNotHeldError: See `refuse_if_released`.
+    """
+    claim.note_end()
+    if claim.belief.loss is not None:
+        raise claim.lost_error(what)
+    refuse_if_released(claim, what)
+    return not claim.is_released
+    yield  # an operation without an effect
+
+
+def refuse_if_released(claim: HeldClaim, what: str) -> None:
+    """Raise if a lock was released that had a block, or whose holder may not know of the release.
+
+    The row was read under the lock. Suppose the block has started a thread or task, or its task was cancelled while a thread goes
+    on; the lock is released, another locks and writes the row, and then that thread saves it: a write without a guard would
+    silently undo the other's.
+
+    Args:
+        claim: The acquisition under which the row was.
+        what: The call, for messages.
+
+    Raises:
+        MutexNotHeldError: If it was.
+    """
+    still_inside = claim.together.still_inside
+    if not claim.is_released or still_inside is None:
+        return
+    why = "at the end of its block: lock the row again, or refresh() the instance"
+    if still_inside:
+        why = "before, in its block, as by unlock=True or by a write whose answer was lost: end the block, or lock the row again"
+    msg = f"{what}: the lock of {shown(claim.key)} was released {why}"
+    raise MutexNotHeldError(msg, key=claim.key)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import replace_commit, update_local_versions
+from pynamodb_mutex._lock.handles import refusing
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._writes.guarded_write import check_guardable
@@ -78,6 +79,12 @@ class GuardedTransactWrite(TransactWrite):
         answer: dict[str, Any] = yield from operation
         update_local_versions(self)
         return answer
+
+
+# not in the class: see `~pynamodb_mutex._lock.handles.Lock`
+GuardedTransactWrite.__aenter__ = GuardedTransactWrite.__aexit__ = refusing(  # type: ignore[attr-defined]  # see above
+    "threads: use 'with', or the transaction() of an async lock"
+)
 
 
 def _checking(claims: Sequence[HeldClaim]) -> Operation[None]:

@@ -38,7 +38,6 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
     Semaphore,
-    aio,
     signals,
 )
 from pynamodb_mutex._lock.dynamodb import connection as connection_of_stores
@@ -590,7 +589,7 @@ def test_write_by_a_handler_that_interrupts_a_write_is_refused(scene, call, sent
 
 def test_write_on_the_loops_thread_is_refused_while_a_task_writes(table_scene):
     table_scene.proxy.next(delay(2), op=TRANSACT)
-    lock = aio.locked(table_scene.here, table_scene.key)
+    lock = table_scene.here.alocked(table_scene.key)
 
     async def transact():
         async with lock.transaction() as transaction:

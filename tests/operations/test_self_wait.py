@@ -338,7 +338,8 @@ def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refuse
         asyncio.run(main())
     # for another thread it waits
     threading.Timer(1, pool.submit(held, mutex()).result().release).start()
-    asyncio.run(main())
+    with pytest.warns(RuntimeWarning, match="blocks the event loop"):
+        asyncio.run(main())
 
 
 def test_wait_behind_a_task_of_the_same_loop_is_refused(pool):

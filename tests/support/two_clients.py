@@ -496,6 +496,7 @@ def _row_scene(engine: Engine, *, in_table: bool) -> Iterator[RowScene]:
         for client in (here, There):
             with client.locked("warm") as row:
                 row.save()
+            row.refresh()
             row.save()
         scene = RowScene(engine, proxy, here, There, Old, in_table, f"row-{next(_serial)}")
         Old(scene.key).save()

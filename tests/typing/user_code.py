@@ -33,12 +33,12 @@ from pynamodb_mutex import (
     testing,
 )
 from pynamodb_mutex.aio import (
+    AsyncLockedRows,
     AsyncMutex,
     AsyncOnce,
     AsyncRowLock,
+    AsyncRowLocks,
     AsyncSemaphore,
-    locked,
-    locked_all,
 )
 from pynamodb_mutex.groups import AnyOf, LockedRows, MutexGroup, RowLocks
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
@@ -81,6 +81,7 @@ class PlainLock(LockItem):
 
 
 def told(mutex: Mutex) -> None: ...
+async def told_later(lock: AsyncRowLock[Wallet]) -> None: ...
 
 
 def a_lock(mutex: Mutex, lock: RowLock[Wallet]) -> None:
@@ -257,10 +258,26 @@ async def awaited() -> None:
             assert_type(transaction, TransactWrite)
     assert_type((await mutex.acquire(timeout=3), await mutex.locked()), tuple[bool, bool])
     await mutex.renew(lease=3)
-    async with locked(Wallet, "a", timeout=3) as wallet:
-        assert_type(wallet, Wallet)
-    async with locked_all(Wallet, ["a", "b"]) as wallets:
-        assert_type(wallets, LockedRows[Wallet])
+    lock = Wallet.alocked("a", timeout=3, cancel_on_loss=True, on_lost=told_later)
+    assert_type(lock, AsyncRowLock[Wallet])
+    async with lock as wallet, lock.transaction() as transaction:
+        assert_type((wallet, transaction), tuple[Wallet, TransactWrite])
+    assert_type(await wallet.asave(unlock=True), dict[str, Any])
+    await wallet.asave(Wallet.balance.exists(), add_version_condition=False)
+    await wallet.aupdate([Wallet.balance.add(1)], unlock=True)
+    await wallet.aupdate("balance")  # type: ignore[arg-type]
+    await wallet.adelete(Wallet.balance == 0)
+    await wallet.adelete(unlock=True)  # type: ignore[call-arg]
+    assert_type(await wallet.arefresh(consistent_read=True), None)
+    assert_type(Wallet.alocked_all(["a", "b"]), AsyncRowLocks[Wallet])
+    async with Wallet.alocked_all(["a", "b"]) as wallets, wallets.transaction() as transaction:
+        assert_type((wallets, wallets[0]), tuple[AsyncLockedRows[Wallet], Wallet])
+        first, _ = wallets
+        transaction.save(first)
+    assert_type([row async for row in Wallet.aheld()], list[Wallet])
+    assert_type([item async for item in TeamLock.aheld("a")], list[TeamLock])
+    assert_type(await AsyncOnce.peek("a"), Known)
+    assert_type((await AsyncOnce.forget("a"), await AsyncOnce.record("a", 1)), tuple[bool, bool])
     async with AsyncMutex.for_keys(["a", "b"], timeout=3) as group:
         assert_type(group, pynamodb_mutex.aio.AsyncMutexGroup)
         assert_type(group.fencing_tokens, dict[str, int])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._lock.dynamodb.answers import Failure
-from pynamodb_mutex._lock.operations.contender import refuse_wait
+from pynamodb_mutex._lock.operations.contender import refuse_wait, warn_of_blocked_loop
 from pynamodb_mutex._lock.operations.effects import Deliver, Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import Log, contended, not_acquired
 from pynamodb_mutex._lock.operations.hand_over import WaitingTurn
@@ -342,6 +342,8 @@ class Acquisition(Attempt[HeldClaim]):
         self._contended = True
         blocker = self.blocker
         self.shared.emit(contended(blocker.contender, blocker.holder))
+        if self.timeout:
+            warn_of_blocked_loop([self.contender])
 
     def _frees_at(self, queue: Queue) -> float:
         """Return the local time from which the lock is free unless it is renewed, as far as is known."""

@@ -227,11 +227,6 @@ class Acquired(Held):
         return self.belief.state == "released"
 
     @property
-    def is_released_inside(self) -> bool:
-        """Whether the claim was released, and its holder may go on as if it were not: see `Held.still_inside`."""
-        return self.is_released and self.together.still_inside > 0
-
-    @property
     def loss(self) -> Loss | None:
         """Why the lock was lost; None if it was not. Includes a lease that ended and was not noted yet."""
         return self._loss_at(self.shared.read_clock())

@@ -7,6 +7,7 @@ lock. How a lock is acquired is in `acquire`; the queue of a process's contender
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import warnings
@@ -22,7 +23,8 @@ from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from pynamodb.models import Model
 
@@ -62,7 +64,7 @@ class Contender:
         who: Weak reference to it: None comes of it once the thread or task has ended.
         lock: Weak reference to the object by which the caller asks for the lock, and can release it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
-        is_warned: Whether it was logged that this wait lasts until the end of a lease: see `refuse_wait`.
+        is_warned: Whether something was said of this wait: that it lasts until the end of a lease, or blocks a loop.
         warns_at: Local time of the next warning that this wait goes on; 0 before the wait.
         on_lost: Functions to call with the lock's object when the lock is lost.
         on_danger: Those to call when it may soon be lost.
@@ -319,6 +321,34 @@ def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadli
         )
     if not ends:
         raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)
+    contender.is_warned = True
+    warnings.warn(msg, RuntimeWarning, stacklevel=_users_level())
+
+
+def warn_of_blocked_loop(contenders: Sequence[Contender]) -> None:
+    """Warn that a wait for locks, which begins in a task, blocks the task's event loop; not if `refuse_wait` has said more.
+
+    Not in a cell of a notebook: it runs in a task of the kernel, in which nothing else waits for the loop.
+    """
+    one = contenders[0]
+    if not one.blocks or one.caller == one.thread or any(each.is_warned for each in contenders):
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_flags & inspect.CO_COROUTINE:
+        frame = frame.f_back
+    # None on a worker that acts for the task. The code of a cell that awaits has no name; another one is run by IPython's own
+    # coroutine.
+    if (
+        frame is None
+        or frame.f_code.co_name.startswith("<")
+        or frame.f_globals.get("__name__", "").startswith("IPython")
+    ):
+        return
+    # without the key: Python remembers each text that it has shown, and shows it once for each place
+    msg = (
+        "a lock for threads waits here in a coroutine, and blocks the event loop with all its tasks: "
+        "use AsyncMutex, AsyncOnce, the model's alocked(...), or asyncio.to_thread"
+    )
     warnings.warn(msg, RuntimeWarning, stacklevel=_users_level())
 
 
@@ -328,7 +358,8 @@ def _kind(contender: Contender) -> str:
 
 def _users_level() -> int:
     """Return the ``stacklevel`` with which the caller's warning names the nearest line outside this library."""
-    level, frame = 1, sys._getframe(1).f_back
-    while frame is not None and frame.f_globals["__name__"].startswith("pynamodb_mutex."):
+    level, frame, passed_over = 1, sys._getframe(1).f_back, ("pynamodb_mutex.", "contextlib")
+    # code that `exec` runs may have no name
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(passed_over):
         level, frame = level + 1, frame.f_back
     return level + 1

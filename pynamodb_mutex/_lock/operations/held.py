@@ -205,7 +205,7 @@ class HeldClaim(Acquired):
         elif self.may_be_unlocked:
             # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
             # that was released, and undo what another has written since: it is refused.
-            self.together.still_inside += 1
+            self.together.still_inside = self.together.still_inside or 1
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:

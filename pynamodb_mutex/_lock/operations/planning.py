@@ -46,9 +46,8 @@ class Held(ABC):
     Attributes:
         shared: State that the locks of the process share.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
-        still_inside: Number of those that may go on after the release as if it were held: ``with`` blocks that began with it and
-            have not ended, each thread that runs on when the block of its task was cancelled, and a holder that does not
-            know that a write whose answer was lost, or `release_all`, has released the lock.
+        still_inside: Number of ``with`` blocks that began with it and have not ended; None if none ever began. At least 1 if a
+            write whose answer was lost, or `release_all`, has released the lock, for the holder does not know of that.
         plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
@@ -72,7 +71,7 @@ class Held(ABC):
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.rows: dict[object, Any] | None = None
-        self.still_inside = 0
+        self.still_inside: int | None = None
         self.plan = NEVER
         self.is_queued = False
         self.renewals_under_way = 0

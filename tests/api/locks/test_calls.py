@@ -138,7 +138,7 @@ def test_value_that_no_option_can_have_is_refused(error, option, values):
 
 def test_cancel_on_loss_must_be_a_bool():
     with pytest.raises(TypeError, match="cancel_on_loss must be True or False, not 'no'"):
-        aio.locked(Account, "a", cancel_on_loss="no")
+        Account.alocked("a", cancel_on_loss="no")
 
 
 def test_value_that_an_option_can_have_is_taken():
@@ -189,8 +189,8 @@ THREADS = {
 TASKS = {
     "a mutex": aio.AsyncMutex.for_key("a"),
     "a group": aio.AsyncMutex.for_keys(["a", "b"]),
-    "a row": aio.locked(Account, "a"),
-    "rows": aio.locked_all(Account, ["a", "b"]),
+    "a row": Account.alocked("a"),
+    "rows": Account.alocked_all(["a", "b"]),
 }
 
 
@@ -201,14 +201,19 @@ def test_async_block_of_a_lock_for_threads_names_the_other_one(lock):
             pass
 
     name = type(lock).__name__
-    with pytest.raises(TypeError, match=f"^{name} is for threads: use 'with', or an AsyncMutex$"):
+    with pytest.raises(
+        TypeError,
+        match=f"^{name} is for threads: use 'with', or (an AsyncMutex|the model's alocked)",
+    ):
         asyncio.run(block())
 
 
 @pytest.mark.parametrize("lock", TASKS.values(), ids=TASKS)
 def test_plain_block_of_a_lock_for_tasks_names_the_other_one(lock):
     name = type(lock).__name__
-    with pytest.raises(TypeError, match=f"^{name} is for tasks: use 'async with', or a Mutex$"):
+    with pytest.raises(
+        TypeError, match=f"^{name} is for tasks: use 'async with', or (a Mutex|the model's locked)"
+    ):
         lock.__class__.__enter__(lock)
     with pytest.raises(TypeError, match="is for tasks"), lock:
         pass
@@ -264,8 +269,8 @@ CALLS = {
         (aio.AsyncMutex, "AsyncMutex.for_key(...)", set(CALLS)),
         (aio.AsyncSemaphore, "AsyncSemaphore.for_key(...)", {"for_key"}),
         (aio.AsyncMutexGroup, "AsyncMutex.for_keys([...])", set(CALLS)),
-        (aio.AsyncRowLock, "pynamodb_mutex.aio.locked(Model, ...)", {"attach"}),
-        (aio.AsyncRowLocks, "pynamodb_mutex.aio.locked_all(Model, [...])", set(CALLS)),
+        (aio.AsyncRowLock, "alocked(...) of the row's model", {"attach"}),
+        (aio.AsyncRowLocks, "alocked_all([...]) of the rows' model", set(CALLS)),
     ],
 )
 def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
@@ -311,8 +316,8 @@ def test_method_makes_an_object_of_its_class():
         ("Account.locked_all", partial(Account.locked_all, ["a", "b"])),
         ("Account.locked_all", partial(Account.locked_all, [Account.locked("a")])),
         ("Mutex.for_keys", partial(Mutex.for_keys, [Mutex.for_key("a")])),
-        ("locked", partial(aio.locked, Account, "a")),
-        ("locked_all", partial(aio.locked_all, Account, ["a", "b"])),
+        ("Account.alocked", partial(Account.alocked, "a")),
+        ("Account.alocked_all", partial(Account.alocked_all, ["a", "b"])),
         ("synchronized", partial(synchronized, "x")),
     ],
 )

@@ -265,6 +265,9 @@ def test_row_is_not_locked_any_more_when_its_lock_was_released(model):
         assert not row.is_locked
         with model.locked("a") as after:
             assert after is not row
+            with pytest.raises(MutexNotHeldError):
+                row.save()
+            row.refresh()
             with pytest.raises(RowLockedError):
                 row.save()
             after.save()
@@ -288,7 +291,16 @@ def test_row_released_inside_its_block_is_not_written_there(model, release):
         writes = every_way_to_write(row)
         assert_refused(writes, MutexNotHeldError, "row", key=row.row_lock.key)
         assert balance(model) == 7
-    # afterwards it is an ordinary instance again, whose last write wins
+        row.refresh()
+        assert_refused(every_way_to_write(row), MutexNotHeldError, "before, in its block")
+    # it still shows what was read under the lock, until it is refreshed
+    row.balance = 5
+    assert_refused(every_way_to_write(row), MutexNotHeldError, "at the end of its block")
+    assert balance(model) == 7
+    row.refresh()
+    assert row.balance == 7
+    row.balance = 5
+    # it is an ordinary instance again, whose last write wins
     row.save()
     assert balance(model) == 5
     row = held(model.locked("a")).row
@@ -308,8 +320,10 @@ def test_rows_released_together_inside_their_block_are_not_written_there(model):
             transaction.save(first)
         for row in (first, second):
             assert_refused(every_way_to_write(row), MutexNotHeldError)
-    first.save()
-    second.save()
+    for row in (first, second):
+        assert_refused(every_way_to_write(row), MutexNotHeldError)
+        row.refresh()
+        row.save()
 
 
 def test_row_deleted_inside_its_block_is_not_made_anew(accounts):
@@ -336,6 +350,7 @@ def test_reentrant_lock_gives_the_same_row_until_each_block_has_ended(model):
         assert not outer.is_locked
         with pytest.raises(MutexNotHeldError):
             outer.save()
+    outer.refresh()
     outer.save()
 
 

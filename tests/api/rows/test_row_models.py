@@ -75,6 +75,7 @@ def exercise(attributes, values, changes=(), more=()):
         row.save(unlock=True)
         assert not new.locked(*key).locked()
     assert content(old.get(*key, consistent_read=True)) == content(row) == own(row)
+    row.refresh()
     row.note = None
     row.save()
     row.update(actions=[new.note.set("free")])

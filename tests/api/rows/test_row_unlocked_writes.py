@@ -465,7 +465,10 @@ def test_batch_refuses_a_row_that_is_locked_here_or_whose_lock_was_lost(any_scen
     with any_scene.lock() as row, pytest.raises(MutexError, match="batch") as raised:
         batch(row)
     assert raised.value.key == row.row_lock.key
+    with pytest.raises(MutexNotHeldError, match=r"batch_write: .* at the end of its block"):
+        batch(row)
     assert any_scene.proxy.of("BatchWriteItem") == []
+    row.refresh()
     batch(row)
     assert any_scene.gone is (what == "delete")
     any_scene.overwrite()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 from botocore.client import BaseClient
 
 from dev.faultproxy import Body, FaultProxy, When, fault_proxy, kind_of, late, set_date, through
+from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.runtime.process import forget_everything
 
 TRANSACT = "TransactWriteItems"
@@ -123,3 +125,18 @@ def wire(monkeypatch):
 def sent(wire):
     """The operations of the requests that this process sends."""
     return wire.sent
+
+
+@pytest.fixture
+def sent_on_a_loop(monkeypatch):
+    """Operations of the requests that were sent on the thread of an event loop, and blocked it."""
+    operations = []
+    send = Request.send
+
+    def watched(self):
+        if asyncio._get_running_loop() is not None:
+            operations.append(self.operation)
+        return send(self)
+
+    monkeypatch.setattr(Request, "send", watched)
+    return operations

@@ -311,9 +311,9 @@ class Acquisition(Attempt[HeldClaim]):
             # Again in each round: suppose that when this wait began, a task of the event loop that it blocks had its
             # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
             self._check_wait(turn)
-        self.blocker.contender.warn_of_wait(self._since, self.holder)
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
+        self.blocker.contender.warn_of_wait(self._since, self.holder)
 
     def _check_wait(self, turn: WaitingTurn) -> None:
         """Refuse a wait that keeps the holder, or a waiter ahead in the queue, from ever going on.

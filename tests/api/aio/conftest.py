@@ -3,9 +3,9 @@
 import inspect
 
 import pytest
-from event_loop import run, sent_on_a_loop
+from event_loop import run
 
-__all__ = ["run", "sent_on_a_loop"]
+__all__ = ["run"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import uvloop
 
-from pynamodb_mutex._lock.dynamodb.store import Request
-
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -27,18 +25,3 @@ def run(engine_name: str) -> Run:
             loop.close()
 
     return run
-
-
-@pytest.fixture
-def sent_on_a_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Operations of the requests that were sent on the thread of an event loop, and blocked it."""
-    operations: list[str] = []
-    send = Request.send
-
-    def watched(self: Request) -> Any:
-        if asyncio._get_running_loop() is not None:
-            operations.append(self.operation)
-        return send(self)
-
-    monkeypatch.setattr(Request, "send", watched)
-    return operations

@@ -9,7 +9,7 @@ import pytest
 from once_scene import SpecialError, There
 from waits import until, until_async, until_cancelled
 
-from dev.faultproxy import drop_answer, stall
+from dev.faultproxy import delay, drop_answer, stall
 from pynamodb_mutex import LockItem, MutexError, Once, OnceItem, ResultUnavailableError, aio
 from pynamodb_mutex.aio import AsyncOnce
 
@@ -171,3 +171,46 @@ def test_what_is_for_threads_is_refused(scene_of_once, once):
         asyncio.run(once().call(int))
     with pytest.raises(AttributeError, match="no attribute 'AsyncNonsense'"):
         print(aio.AsyncNonsense)
+
+
+def test_what_is_known_is_asked_for_forgotten_and_recorded(scene_of_once, sent_on_a_loop):
+    model = scene_of_once.here
+
+    async def main():
+        assert (await AsyncOnce.peek("a", model=model)).state == "nothing"
+        assert await AsyncOnce.record("a", [1], model=model, keep=60)
+        known = await AsyncOnce.peek("a", model=model, decode=len)
+        assert (known.state, known.result) == ("recorded", 3)
+        assert await AsyncOnce.forget("a", model=model)
+        assert not await AsyncOnce.forget("a", model=model)
+        run = asyncio.ensure_future(AsyncOnce.for_key("a", model=model).call(until_cancelled))
+        await asyncio.sleep(1)
+        with pytest.raises(MutexError, match="under way"):
+            await AsyncOnce.forget("a", model=model)
+        assert await AsyncOnce.forget("a", model=model, force=True)
+        run.cancel()
+        await asyncio.wait({run})
+
+    asyncio.run(main())
+    assert sent_on_a_loop == []
+    assert scene_of_once.known.state == "nothing"
+
+
+def test_decision_of_a_cancelled_task_is_made_first(scene_of_once):
+    model = scene_of_once.here
+
+    async def cancelled(call):
+        scene_of_once.proxy.next(delay(1))
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def main():
+        await cancelled(AsyncOnce.record("a", 1, model=model))
+        assert scene_of_once.known.result == 1
+        await cancelled(AsyncOnce.forget("a", model=model))
+        assert scene_of_once.known.state == "nothing"
+
+    asyncio.run(main())

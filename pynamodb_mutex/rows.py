@@ -291,7 +291,8 @@ class RowLockMixin(Model):
             MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
             RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
             InvalidRowError: Without the lock, if the row has impossible lock attributes.
-            MutexNotHeldError: After the release, inside the lock's block; with ``unlock``, without the lock.
+            MutexNotHeldError: After the release; after the lock's block, until the instance is refreshed; with ``unlock``, without
+                the lock.
             pynamodb.exceptions.PutError: If the condition or the model's version does not hold (nothing was
                 written), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with a
                 ``lock_model``.
@@ -351,7 +352,7 @@ class RowLockMixin(Model):
         return self._row_write(write, "delete")
 
     def refresh(self, consistent_read: bool = False) -> None:
-        """Read the row again, as PynamoDB does; under its lock always consistently.
+        """Read the row again, as PynamoDB does; under its lock always consistently. After its block it is an ordinary instance then.
 
         Args:
             consistent_read: Read consistently without the lock, too.
@@ -424,7 +425,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the row's lock was lost.
-            MutexNotHeldError: If it was released inside its block; with ``unlock``, without the lock; or if the
+            MutexNotHeldError: See `refuse_if_released`; with ``unlock``, without the lock; or if the
                 instance has another key than the row that is locked.
             MutexError: If the ``lock_model`` is in another region than the row.
         """
@@ -473,10 +474,12 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
         unlock: bool = False,
     ) -> dict[str, Any]:
-        """Save the row: see `save`, which it calls, on another thread, where a model has its own.
+        """Save the row: see `save`. If the model has a ``save`` of its own, this calls it on a worker thread.
 
-        A cancelled task ends when what it has sent is answered, and sends nothing again. If the write was applied, the instance
-        shows it; if the answer was lost, that is unknown.
+        If the task is cancelled, it ends when what it has sent is answered, and sends nothing again. If the write was applied, the
+        instance shows it.
+
+        Not guaranteed: that you know whether it was applied, if the task is cancelled and the answer was lost.
         """
         options = (condition, add_version_condition, unlock)
         done: dict[str, Any] = await _tasks().write(self, RowLockMixin.save, TRANSACT_PUT, options)
@@ -503,7 +506,7 @@ class RowLockMixin(Model):
         return await _tasks().write(self, RowLockMixin.delete, TRANSACT_DELETE, options)
 
     async def arefresh(self, consistent_read: bool = False) -> None:
-        """Read the row again: see `refresh`."""
+        """Read the row again: see `refresh`. If the task is cancelled, it is read first."""
         refresh = partial(self.refresh, consistent_read=True) if consistent_read else self.refresh
         await _tasks().on_worker(refresh)
 
@@ -516,10 +519,7 @@ class RowLockMixin(Model):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> AsyncRowLock[Self]:
-        """Return the lock of a row for tasks, not yet held: see `locked`. ``async with`` returns the row.
-
-        After the block an instance is no longer written: until it is refreshed, MutexNotHeldError. Another task or thread may
-        still compute from what it read under the lock.
+        """Return the lock of a row for tasks, not yet held: see `locked`. ``async with`` returns the row. Sends no request.
 
         Args:
             hash_key: The row's hash key.

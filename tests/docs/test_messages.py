@@ -306,6 +306,7 @@ def test_errors_of_rows_are_harmless(row_scene, table_scene, said, monkeypatch):
         said.refuses(PynamoDBException, row.save)
         row.name = row_scene.key
     said.refuses(PynamoDBException, row.save, unlock=True)
+    said.refuses(PynamoDBException, model(row_scene.key).save, unlock=True)
     with row_scene.lock(owner=OWNER, reentrant=True) as row, row.row_lock:
         said.refuses(PynamoDBException, row.save, unlock=True)
     assert row.row_lock.acquire()
@@ -322,6 +323,7 @@ def test_errors_of_rows_are_harmless(row_scene, table_scene, said, monkeypatch):
         *("was read without its lock", "cannot be written without its lock"),
         *("was not free within 0 s", "a batch cannot be guarded"),
         *("is not the row that is locked", "is not locked here", "was acquired 2 times"),
+        "was released at the end of its block",
         *("is not one for a row", "cannot be 'a"),
     )
     assert f"{shown(other.key)} cannot be written" in " ".join(said.texts)

@@ -97,6 +97,9 @@ def test_what_does_not_block_a_loop_does_not_warn():
     def wait():
         assert not Mutex.for_key("a", timeout=5).acquire()
 
+    async def of_another_loop():
+        wait()
+
     async def main():
         # nobody waits for what is free, and nobody waits without a timeout
         with Mutex.for_key("b"), Mutex.for_keys(["c", "d"]):
@@ -108,6 +111,8 @@ def test_what_does_not_block_a_loop_does_not_warn():
         asyncio.run(main())
         # no task waits
         wait()
+        with pytest.raises(StopIteration):
+            of_another_loop().send(None)
         loop = asyncio.new_event_loop()
         loop.call_soon(wait)
         loop.run_until_complete(asyncio.sleep(10))

@@ -7,7 +7,6 @@ a lock for tasks returns is awaited, and what a lock for threads returns is its 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,22 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import DoesNotExist
 
 import pynamodb_mutex
-from dev.simulation.calls import read_some
+from dev.simulation.calls import done, finish, read_some
 from dev.simulation.models import Account, Ledger, Lock, Shard, Slot
 from dev.simulation.promises import PERMITS
-from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore, aio
-from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, AsyncTransaction
+from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore
+from pynamodb_mutex.aio import (
+    AsyncLockedRows,
+    AsyncMutex,
+    AsyncRowLock,
+    AsyncSemaphore,
+    AsyncTransaction,
+)
 from pynamodb_mutex.groups import AnyOf, LockedRows
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable
 
     from dev.simulation.world import Process, World
 
@@ -49,7 +54,7 @@ class AnyLock:
         if self._rng.random() < 0.1:
             self._look_around()
         else:
-            _finish(self._lock_in_any_way(in_task=False))
+            finish(self._lock_in_any_way(in_task=False))
 
     def lock_shared(self) -> None:
         """Lock by the object that the threads of the process share; a helper of the holder may use it, too."""
@@ -60,11 +65,11 @@ class AnyLock:
         with self._using(lock, options):
             if self._rng.random() < 0.5:
                 self._process.start_thread("helper", partial(self._help, lock))
-            _finish(self._use(lock))
+            finish(self._use(lock))
 
     def _help(self, lock: Any) -> None:
         with self._failures():
-            _finish(self._use(lock))
+            finish(self._use(lock))
 
     def lock_and_delete(self) -> None:
         """Delete a row under its lock, or write or delete it without; what is missing is made anew."""
@@ -98,24 +103,22 @@ class AnyLock:
         how = rng.choice(("block", "block", "acquired", "decorated", "attached"))
         if how == "decorated":
             with self._schedule.judge.unwatched():
-                await _done(self._decorated(lock, in_task=in_task)(self._key()))
+                await done(self._decorated(lock, in_task=in_task)(self._key()))
         elif how == "acquired":
-            if not await _done(self._using(lock, options).acquire(**self._in_call(options))):
+            if not await done(self._using(lock, options).acquire(**self._in_call(options))):
                 self._schedule.judge.timed_out()
             else:
                 try:
                     await self._use(lock)
                 finally:
-                    await _done(lock.release())
+                    await done(lock.release())
         else:
             if how == "attached" and self._schedule.passes:
                 lock, options = await self._attached(in_task=in_task), {}
             async with _entered(self._using(lock, options), in_task=in_task) as held:
                 await self._use(lock)
-                if isinstance(held, (LockedRows, RowLockMixin)):
-                    # what sends requests for a row blocks its thread
-                    write = partial(self._write_any, held)
-                    await (asyncio.to_thread(write) if in_task else _done(write()))
+                if isinstance(held, (LockedRows, AsyncLockedRows, RowLockMixin)):
+                    await self._write_any(held, in_task=in_task)
 
     def _any_lock(self, *, in_task: bool) -> tuple[Any, dict[str, Any]]:
         """Return a lock of a random kind, not yet held, and its options."""
@@ -126,7 +129,7 @@ class AnyLock:
         model = rng.choice((Account, Ledger, Slot))
         if in_task:
             options["cancel_on_loss"] = self._schedule.chance.random() < 0.3
-            locked, locked_all = partial(aio.locked, model), partial(aio.locked_all, model)
+            locked, locked_all = model.alocked, model.alocked_all
         else:
             locked, locked_all = model.locked, model.locked_all
         makers: tuple[Callable[..., Any], ...] = (
@@ -177,7 +180,7 @@ class AnyLock:
         if in_task:
             kind = AsyncRowLock if kind is RowLock else AsyncMutex
         more = {"cancel_on_loss": True} if in_task else {}
-        lock = await _done(kind.attach(ticket, model=model, **more))
+        lock = await done(kind.attach(ticket, model=model, **more))
         taken[ticket] += 1
         if taken[ticket] > 1:
             self._schedule.judge.fail("I5: a ticket was good twice")
@@ -195,25 +198,25 @@ class AnyLock:
     async def _use(self, lock: Any) -> None:
         """Make random calls of a lock."""
         for _ in range(self._rng.randrange(5)):
-            await _done(self._rng.choice(_STEPS)(self, lock, self._rng.random()))
+            await done(self._rng.choice(_STEPS)(self, lock, self._rng.random()))
 
     def _wait(self, lock: Any, chance: float) -> Any:
         seconds = self._rng.choice((0.05, 1.0, 10.0)) * chance
-        if hasattr(lock, "_lock"):
+        if hasattr(lock, "_lock") or isinstance(lock, AsyncLockedRows):
             return asyncio.sleep(seconds)
         return self._world.sleep(seconds)
 
     async def _ensure(self, lock: Any, at_least: float) -> None:
         """Ensure that a lock is held, and that so much of its lease is left."""
         begun = self._world.now
-        await _done(lock.ensure_held(at_least))
+        await done(lock.ensure_held(at_least))
         self._schedule.judge.ensured(lock, at_least, begun)
 
     async def _ask_row(self, lock: Any, _: float) -> None:
         """Ask whether somebody holds a lock; whoever holds it meanwhile knows the answer."""
         judge = self._schedule.judge
         stood = judge.stands(lock)
-        is_locked = await _done(lock.locked())
+        is_locked = await done(lock.locked())
         # any of several keys is locked if all of them are
         if stood and not isinstance(getattr(lock, "_lock", lock), AnyOf):
             judge.said_locked(lock, is_locked=is_locked)
@@ -224,9 +227,9 @@ class AnyLock:
             return
         number = self._number()
         with self._reporting(lock, number):
-            await _done(lock.renew(data=number) if chance < 0.4 else lock.save_data(number))
+            await done(lock.renew(data=number) if chance < 0.4 else lock.save_data(number))
         if self._rng.random() < 0.5:
-            await _done(lock.save_data(None))
+            await done(lock.save_data(None))
 
     async def _commit(self, lock: Any, _: float) -> None:
         """Commit a transaction that has the guard alone."""
@@ -237,7 +240,7 @@ class AnyLock:
     async def _force(self, lock: Any, chance: float) -> None:
         if chance < 0.2 and hasattr(lock, "force_release"):
             with suppress(TypeError):  # of any of several keys
-                await _done(lock.force_release())
+                await done(lock.force_release())
 
     async def _detach_any(self, lock: Any, chance: float) -> None:
         """Detach the lock; whoever draws its ticket takes it over."""
@@ -245,39 +248,59 @@ class AnyLock:
             rows = getattr(getattr(lock, "_lock", lock), "_model", None)
             kind, model = (Mutex, lock._options.model) if rows is None else (RowLock, rows)
             self._schedule.judge.detached.add(lock.token)
-            ticket = await _done(lock.detach(self._rng.choice((None, 1.0))))
+            ticket = await done(lock.detach(self._rng.choice((None, 1.0))))
             self._schedule.passes.append((kind, ticket, model))
 
-    def _write_any(self, held: Any) -> None:
+    async def _write_any(self, held: Any, *, in_task: bool) -> None:
         """Write locked rows, each in some way, or commit the guard of all."""
-        if not isinstance(held, LockedRows):
-            self._write_in_any_way(held)
-        else:
-            for number in range(len(held)):
-                self._write_in_any_way(held[number])
-            with held.transaction(unlock=self._rng.random() < 0.5):
-                self._pause()
+        if isinstance(held, RowLockMixin):
+            await self._write_in_any_way(held, in_task=in_task)
+            return
+        for number in range(len(held)):
+            await self._write_in_any_way(held[number], in_task=in_task)
+        transaction = held.transaction(unlock=self._rng.random() < 0.5)
+        async with _entered(transaction, in_task=in_task):
+            await done(self._wait(held, self._rng.random()))
 
-    def _write_in_any_way(self, row: Any) -> None:
+    async def _write_in_any_way(self, row: Any, *, in_task: bool) -> None:
         """Write a locked row: by a request of its own, or by a transaction."""
         rng = self._rng
         read_some(rng, row)
         if rng.random() < 0.5:
-            self._write(row)
+            await (self._write_in_task(row) if in_task else done(self._write(row)))
             return
-        row.refresh(consistent_read=self._schedule.chance.random() < 0.5)
+        read = row.arefresh if in_task else row.refresh
+        await done(read(consistent_read=self._schedule.chance.random() < 0.5))
+        transaction = row.row_lock.transaction()
+        transaction = AsyncTransaction(transaction) if in_task else transaction
         if rng.random() < 0.1:
-            with row.row_lock.transaction() as transaction:
-                transaction.delete(row, type(row).count == row.count)
+            async with _entered(transaction, in_task=in_task) as writes:
+                writes.delete(row, type(row).count == row.count)
             return
         number, model = self._number(), type(row)
         condition = self._condition(row, number)
-        with self._reporting(row.row_lock, number), row.row_lock.transaction() as transaction:
-            if rng.random() < 0.5:
+        with self._reporting(row.row_lock, number):
+            async with _entered(transaction, in_task=in_task) as writes:
+                if rng.random() < 0.5:
+                    row.count, row.data = int(row.count) + 1, number
+                    writes.save(row, condition)
+                else:
+                    writes.update(row, [model.data.set(number), model.count.add(1)], condition)
+
+    async def _write_in_task(self, row: Any) -> None:
+        """Write a locked row in a task, as `_write` does in a thread, or delete it."""
+        if self._rng.random() < 0.1:
+            await row.adelete(type(row).count == row.count)
+            return
+        number, model = self._number(), type(row)
+        condition, unlock = self._condition(row, number), self._rng.random() < 0.3
+        with self._reporting(row.row_lock, number):
+            if self._rng.random() < 0.5:
                 row.count, row.data = int(row.count) + 1, number
-                transaction.save(row, condition)
+                await row.asave(condition, unlock=unlock)
             else:
-                transaction.update(row, [model.data.set(number), model.count.add(1)], condition)
+                actions = [model.data.set(number), model.count.add(1)]
+                await row.aupdate(actions, condition, unlock=unlock)
 
 
 _STEPS: tuple[Callable[[AnyLock, Any, float], Any], ...] = (
@@ -307,15 +330,3 @@ async def _entered(lock: Any, *, in_task: bool) -> AsyncIterator[Any]:
     else:
         with lock as held:
             yield held
-
-
-async def _done(result: Any) -> Any:
-    """Return the result of a call, which is awaited if it is that of a lock for tasks."""
-    return await result if inspect.isawaitable(result) else result
-
-
-def _finish(steps: Coroutine[Any, Any, None]) -> None:
-    """Run steps under a lock for threads: they wait for nothing that could be awaited."""
-    with suppress(StopIteration):
-        steps.send(None)
-        raise AssertionError("a lock for threads was awaited")

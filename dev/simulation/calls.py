@@ -28,7 +28,7 @@ from pynamodb_mutex._lock.runtime import callers
 if TYPE_CHECKING:
     import random
     from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     Call = tuple[str, str]
     """The name of a public class, empty for a function, and that of its method, property or of the function.
@@ -48,6 +48,7 @@ _SPECIAL = {
 
 LEFT_OUT = {
     "create_table": "the tables exist before anybody locks; tests/dynamodb",
+    "aheld": "as held; tests/api/aio",
     "batch_write": "writes past every lock, as its documentation says",
     "serialize": "sends nothing and reads no claim; tests/api/rows",
     "to_dynamodb_dict": "as serialize",
@@ -176,3 +177,15 @@ def table(counts: Counter[Call]) -> str:
         lines.setdefault(owner or "functions", []).append(f"{name} {counts[owner, name]:,}")
     parts = [f"{owner}: {', '.join(made)}" for owner, made in lines.items()]
     return "\n".join([*parts, *(f"left out: {name}: {why}" for name, why in LEFT_OUT.items())])
+
+
+async def done(result: Any) -> Any:
+    """Return the result of a call, which is awaited if it is that of a lock for tasks."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def finish(steps: Coroutine[Any, Any, None]) -> None:
+    """Run steps under a lock for threads: they wait for nothing that could be awaited."""
+    with suppress(StopIteration):
+        steps.send(None)
+        raise AssertionError("a lock for threads was awaited")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -17,7 +16,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 import pynamodb_mutex
-from dev.simulation.calls import read_some
+from dev.simulation.calls import done, finish, read_some
 from dev.simulation.once_judge import Call, OnceJudge
 from pynamodb_mutex import (
     MutexError,
@@ -96,7 +95,7 @@ class OnceCalls:
         """Call a function."""
         with self._calling() as call:
             call.got(self._once(Once, call).call(self._do, call))
-        self._ask_or_decide(call.key)
+        finish(self._ask_or_decide(call.key))
 
     def once_in_a_block(self) -> None:
         """Record the result by hand; sometimes none, and sometimes another one after a failure."""
@@ -117,7 +116,7 @@ class OnceCalls:
                     raise
                 self._pause()
                 call.got(run.complete(self._value(call, "again")))
-        self._ask_or_decide(call.key)
+        finish(self._ask_or_decide(call.key))
 
     def once_in_a_transaction(self) -> None:
         """Record the result together with its effect."""
@@ -128,7 +127,7 @@ class OnceCalls:
                 with call.transacting(), run.transaction(result=result) as transaction:
                     transaction.update(Effect(call.key), actions=self._effect(call))
             call.got(run.result)
-        self._ask_or_decide(call.key)
+        finish(self._ask_or_decide(call.key))
 
     async def _task_once(self) -> None:
         """Call as a task, in a random one of the same ways."""
@@ -164,7 +163,7 @@ class OnceCalls:
                 if not run.done:
                     run.complete(self._do(call))
                 call.got(run.result)
-        self._ask_or_decide(call.key)
+        finish(self._ask_or_decide(call.key))
         for item in Receipt.held() if self._rng.random() < 0.1 else ():
             read_some(self._rng, item)
 
@@ -177,6 +176,7 @@ class OnceCalls:
                 if not run.done:
                     await run.complete(await self._do_as_task(call))
                 call.got(run.result)
+        await self._ask_or_decide(call.key, AsyncOnce)
 
     def _read_both(self, once: Once, run: Run) -> None:
         """Read a few properties of a run, and of what it was made by."""
@@ -210,7 +210,7 @@ class OnceCalls:
         except OutcomeUnknownError as error:
             call.is_unknown(error)
             if self._rng.random() < 0.5:
-                self._decide(call.key)
+                finish(self._decide(call.key))
         except MutexLostError as error:
             call.was_lost(error)
             raise
@@ -280,40 +280,36 @@ class OnceCalls:
 
     # -- by people ----------------------------------------------------------------------------------
 
-    def _ask_or_decide(self, key: str) -> None:
+    async def _ask_or_decide(self, key: str, kind: type[Once] = Once) -> None:
         """Ask what is known of a key, or decide about it, as a person does; as a rule do nothing."""
         what = self._rng.random()
         if what < 0.1:
-            self._decide(key)
+            await self._decide(key, kind)
         elif what < 0.12:
-            self._process.start_thread("forced", partial(self._decide, key, forces=True))
+            self._process.start_thread("forced", lambda: finish(self._decide(key, forces=True)))
         elif what < 0.2:
             call = Call(self._judge, self._process, f"peek-{self._number()}", key)
-            known = self._kind().peek(key.removeprefix(PREFIX), model=Receipt)
+            known = await done(kind.peek(key.removeprefix(PREFIX), model=Receipt))
             if known.state == "recorded":
                 call.got(known.unstored or known.result)
             else:
                 call.got_nothing()
 
-    def _decide(self, key: str, *, forces: bool = False) -> None:
+    async def _decide(self, key: str, kind: type[Once] = Once, *, forces: bool = False) -> None:
         """Forget what is known of a key, or record a result; a refusal is no violation."""
         if not self._world.seed % 4:
             return  # in some schedules nobody decides, until the TTL could
         call = Call(self._judge, self._process, f"person-{self._number()}", key)
+        call.is_awaited = kind is AsyncOnce
         name = key.removeprefix(PREFIX)
         with suppress(PynamoDBException):
             if forces or self._rng.random() < 0.5:
-                is_done = self._kind().forget(name, force=forces, model=Receipt)
+                is_done = await done(kind.forget(name, force=forces, model=Receipt))
             else:
                 call.keep = self._rng.choice((5.0, 20.0, math.inf))
-                is_done = self._kind().record(
-                    name, self._value(call, "told"), keep=call.keep, model=Receipt
-                )
+                told = self._value(call, "told")
+                is_done = await done(kind.record(name, told, keep=call.keep, model=Receipt))
             call.decided(is_done=is_done)
-
-    def _kind(self) -> type[Once]:
-        is_any = "once_otherwise" in self._schedule.size.ways
-        return self._rng.choice((Once, AsyncOnce)) if is_any else Once
 
     # of the client
 

@@ -67,6 +67,7 @@ class Call:
         key: The stored key.
         since: True time of its begin.
         is_decided: Whether it is one with ``on_abandoned="raise"``.
+        is_awaited: Whether it is a decision by an `AsyncOnce`.
         payload: Its payload.
         keep: For how long its result is to count.
         lease: Its lease.
@@ -85,7 +86,7 @@ class Call:
         self.owner = owner
         self.key = key
         self.since = judge.now
-        self.is_decided = False
+        self.is_decided = self.is_awaited = False
         self.payload: Any = None
         self.keep = math.inf
         self.lease = 0.0
@@ -447,11 +448,17 @@ class OnceJudge(Judge):
         """Check whether the decision of a person was made, if that is reported, and undone, if not (O6)."""
         thread = self._world.running
         made = [
-            row.by is not None and row.by.thread is thread and row.by.sent >= call.since
+            row.by is not None
+            and row.by.sent >= call.since
+            # what is awaited is sent by one of the process's workers
+            and (
+                row.by.thread is thread
+                or (call.is_awaited and row.by.thread.process is call.process)
+            )
             for row in self._rows_during(call)
         ]
         # An attempt was applied, its answer was lost, and another has changed the row since: then it is not done any more.
-        is_right = any(made) if is_done else made[-1:] != [True]
+        is_right = any(made) if is_done else call.is_awaited or made[-1:] != [True]
         self._ask("O6", is_right, f"{call.owner} on {call.key}: reported {is_done}, is {made}")
 
     def check_end(self) -> None:

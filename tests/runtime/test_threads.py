@@ -174,6 +174,33 @@ def test_workers_are_as_few_as_needed_and_not_more_than_allowed(workers, runs):
     assert workers._running == 2
 
 
+def test_few_workers_that_all_hang_become_as_many_as_allowed_without_another_call(runs):
+    workers = Workers(runs.threads, NAME, 9, 2)
+    workers.post(runs)
+    until(lambda: workers._idle == 1)
+    runs.go.clear()
+    for _ in range(10):
+        workers.post(runs)
+    assert sum(each.name == f"{NAME}-watch" for each in threading.enumerate()) <= 1
+    until(lambda: len(runs.done) == 1 + 9 and not workers._is_watched)
+    assert workers._asked_for == 9
+    runs.go.set()
+    until(lambda: len(runs.done) == 1 + 10)
+
+
+def test_workers_become_no_more_than_there_are_calls_for(runs):
+    workers = Workers(runs.threads, NAME, 9, 2)
+    runs.go.clear()
+    for _ in range(3):
+        workers.post(runs)
+    until(lambda: len(runs.done) == 3 and not workers._is_watched)
+    assert workers._asked_for == 3
+    # and again, as long as there may be more
+    for _ in range(2):
+        workers.post(runs)
+    until(lambda: len(runs.done) == 5)
+
+
 def test_calls_are_made_here_while_every_worker_is_refused(workers, runs):
     runs.system.all()
     for _ in range(3):

@@ -42,8 +42,11 @@ more threads would send no more. With those for tasks they are fewer than `POOL_
 TASK_WORKERS = 48
 """Most requests of tasks under way at a time, to one endpoint. Each takes a few seconds at the very worst.
 
-At 100 ms each they send 480 requests a second. Within a region a few of them do.
+At 100 ms each they send 480 requests a second.
 """
+
+FEW_TASK_WORKERS = 8
+"""Most of them while requests take less than 30 ms. With 48 a burst of tasks would keep the loop from running."""
 
 
 def _random_bits() -> str:
@@ -87,7 +90,9 @@ class Process(Shared):
         self.renewal_workers = WorkersByEndpoint(
             self.threads, "pynamodb-mutex-worker", RENEWAL_WORKERS
         )
-        self.task_workers = WorkersByEndpoint(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
+        self.task_workers = WorkersByEndpoint(
+            self.threads, "pynamodb-mutex-aio", TASK_WORKERS, FEW_TASK_WORKERS
+        )
         self.notifier = Workers(self.threads, "pynamodb-mutex-notifier", 1)
         self.reporter = Workers(self.threads, "pynamodb-mutex-log", 1)
 

@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._lock.runtime.clock import read_clock
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +27,12 @@ _log = logging.getLogger("pynamodb_mutex")
 
 LINGER = 5.0
 """Seconds without work after which a worker ends. It may be needed again soon."""
+
+QUICK = 0.03
+"""A call that takes fewer seconds is quick. While some are, `Workers` that begin with few become no more."""
+
+LOOK = 0.1
+"""Seconds without a quick call, while calls wait, after which workers are doubled."""
 
 REFUSALS = (RuntimeError, MemoryError)
 """Exceptions that ``Thread.start`` raises when the system refuses a thread."""
@@ -120,18 +128,23 @@ class Workers:
         threads: What starts them.
         name: Name of each of the threads.
         most: Most threads at a time.
+        few: Most threads until calls are slow; None for ``most``.
     """
 
-    def __init__(self, threads: Threads, name: str, most: int) -> None:
+    def __init__(self, threads: Threads, name: str, most: int, few: int | None = None) -> None:
         self._threads = threads
         self._name = name
         self._most = most
+        self._few = most if few is None else few
         self._posted = threading.Condition()
         self._outbox: deque[Callable[[], object]] = deque()
         # threads that were asked for and have not ended; those of them that run; those of them that wait for a call
         self._asked_for = 0
         self._running = 0
         self._idle = 0
+        # whether `_watch` runs, or is to; whether a quick call has ended since it last looked
+        self._is_watched = False
+        self._was_quick = False
 
     def post(self, call: Callable[[], object], most: float = math.inf) -> bool:
         """Queue a call that a worker is to make soon, unless ``most`` calls wait already; return whether it is queued."""
@@ -142,12 +155,39 @@ class Workers:
             # Not "if any is idle": one that was notified for an earlier call counts as idle until it runs.
             if self._idle >= len(self._outbox):
                 self._posted.notify()
-            elif self._asked_for < self._most:
-                # Counted after it is queued: Ctrl-C in between gives one thread too many, not one that never comes.
-                self._threads.put(self._name, self._work)
-                self._asked_for += 1
+            elif self._asked_for < self._few:
+                self._add()
+            elif self._asked_for < self._most and not self._is_watched:
+                self._threads.put(f"{self._name}-watch", self._watch)
+                self._is_watched = True
         self._threads.start()
         return True
+
+    def _add(self) -> None:
+        """Ask for one worker more."""
+        # Counted after it is queued: Ctrl-C in between gives one thread too many, not one that never comes.
+        self._threads.put(self._name, self._work)
+        self._asked_for += 1
+
+    def _watch(self) -> None:
+        """Double the workers, up to ``most``, while calls wait and none is quick; end when no call waits.
+
+        Suppose the answers come at once. Then the processor is the limit: more threads make hardly more calls, and take the
+        interpreter from the event loop for a second at a time. A slow call does not mean that answers are slow, for on a
+        busy processor most calls take long; a quick one means that they are not.
+
+        Suppose all workers wait for an endpoint that hangs. None of them can add another, nor can the next `post`, if a
+        burst of tasks was the last: so this thread does.
+        """
+        while self._is_watched:
+            self._was_quick = False
+            threading.Event().wait(LOOK)
+            with self._posted:
+                more = min(len(self._outbox), self._asked_for, self._most - self._asked_for)
+                for _ in range(0 if self._was_quick else more):
+                    self._add()
+                self._is_watched = bool(self._outbox) and self._asked_for < self._most
+            self._threads.start()
 
     def help_out(self) -> bool:
         """Make one posted call on this thread if no worker runs and the system refuses one; return whether it made one.
@@ -170,9 +210,12 @@ class Workers:
         with self._posted:
             self._running += 1
         while (call := self._next()) is not None:
+            began = read_clock()
             # A worker that a receiver of `released` ends by `sys.exit()`, or by a CancelledError, would be counted on for
             # ever: after as many of them as there may be, no call would be made any more.
             self._make(call, BaseException)
+            if read_clock() - began < QUICK:
+                self._was_quick = True
 
     def _next(self) -> Callable[[], object] | None:
         """Return the next call for a worker; None if it is to end: then it is not counted any more."""
@@ -207,10 +250,11 @@ class WorkersByEndpoint:
         threads: What starts them.
         name: Name of each of the threads.
         most: Most threads at a time for one endpoint.
+        few: As for `Workers`.
     """
 
-    def __init__(self, threads: Threads, name: str, most: int) -> None:
-        self._make = partial(Workers, threads, name, most)
+    def __init__(self, threads: Threads, name: str, most: int, few: int | None = None) -> None:
+        self._make = partial(Workers, threads, name, most, few)
         self._made: dict[str, Workers] = {}
 
     def at(self, place: str) -> Workers:

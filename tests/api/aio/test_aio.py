@@ -15,7 +15,7 @@ from sent_requests import TRANSACT
 from two_clients import held
 from waits import until_async, until_cancelled
 
-from dev.faultproxy import after, drop_request, stall
+from dev.faultproxy import after, delay, drop_request, stall
 from pynamodb_mutex import (
     LockItem,
     Mutex,
@@ -25,16 +25,16 @@ from pynamodb_mutex import (
     MutexTimeoutError,
     signals,
 )
-from pynamodb_mutex._lock.runtime.threads import Workers
+from pynamodb_mutex._lock.runtime.threads import LINGER, Workers
 from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
-MOST_THREADS = 48
+FEW_THREADS, MOST_THREADS = 8, 48
 """As the documentation says."""
 
 
 def pool_threads():
-    return {each for each in threading.enumerate() if "pynamodb-mutex-aio" in each.name}
+    return {each for each in threading.enumerate() if each.name == "pynamodb-mutex-aio"}
 
 
 # -- one task --------------------------------------------------------------------------------------
@@ -337,6 +337,31 @@ async def test_waiting_tasks_take_turns_and_few_threads(scene):
     # handed over, as among threads: about one request for each
     assert len(scene.proxy.of("hand_over")) >= 20
     assert scene.leftovers() == []
+
+
+async def test_threads_are_few_but_while_answers_are_slow(scene):
+    async def work(number):
+        async with AsyncMutex.for_key(f"{scene.key}-{number}", model=scene.here):
+            pass
+
+    async def most_threads(latency):
+        scene.proxy.clear()
+        scene.proxy.always(delay(latency))
+        working = asyncio.gather(*(work(number) for number in range(300)))
+        counts = [0]
+        while not working.done():
+            counts.append(len(pool_threads()))
+            await asyncio.sleep(0.005)
+        await working
+        return max(counts)
+
+    assert await most_threads(0.0) <= FEW_THREADS
+    assert await most_threads(0.02) == FEW_THREADS
+    assert await most_threads(0.04) == MOST_THREADS
+    await asyncio.sleep(2 * LINGER)
+    assert not pool_threads()
+    assert await most_threads(0.02) == FEW_THREADS
+    assert await most_threads(0.1) == MOST_THREADS
 
 
 async def test_tasks_and_threads_wait_in_one_line(scene):

@@ -210,7 +210,7 @@ def examine(model: type[LockItem], key: str) -> list[Finding]:
     if described.code in _NOT_WHO_YOU_SAY:
         rest = [unchecked(check, "the credentials are not valid") for check in _DEPENDENT]
     elif described.code == MISSING:
-        what = f"there is no {asker.table} in {asker.where}"
+        what = f"there is no {asker.table} in {asker.store.connection.where}"
         rest = [problem("table", what, IF_NO_TABLE)]
         rest += [unchecked(check, "there is no table") for check in _DEPENDENT[1:]]
     else:
@@ -235,8 +235,7 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
         yield problem("access", f"{found}, but {described.described}", "renew them, or use others")
     else:
         yield ok("access", found)
-    meta = asker.client.meta
-    where = f"{meta.endpoint_url} ({meta.region_name})"
+    where = f"{asker.store.connection.url} ({asker.store.connection.region})"
     if described.answered:
         fastest = 1000 * (asker.fastest or 0.0)
         yield ok("endpoint", f"{where} answers within {fastest:.0f} ms")

@@ -184,14 +184,8 @@ class Asker:
             BotoCoreError: If it cannot be made, as without a region.
             ValueError: If the endpoint is not a URL.
         """
+        self.store.connection.open()  # it notes where requests go
         return client_of(self.store.connection.pynamodb)
-
-    @property
-    def where(self) -> str:
-        """Region and endpoint, as text for people."""
-        connection = self.store.connection
-        connection.open()
-        return connection.where
 
     def ask(self, operation: str, request: dict[str, Any]) -> Reply:
         """Send one request, and return its outcome; after _PATIENCE requests without an answer, send none any more."""

@@ -150,6 +150,20 @@ def lock_item(**settings):
     return type("Tuned", (LockItem,), {"Meta": meta})
 
 
+def test_host_that_requests_go_to_is_named(monkeypatch):
+    for variable, value in {
+        "AWS_ACCOUNT_ID": "123456789012",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "https_proxy": "http://127.0.0.1:9",
+        "no_proxy": "",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    found = Found("--region", "eu-west-1")
+    host = "https://123456789012.ddb.eu-west-1.amazonaws.com"
+    assert found["endpoint"].startswith(f"problem: {host} (eu-west-1): ")
+
+
 @pytest.mark.real("embedded")
 def test_credentials_that_are_refused_and_answers_that_are_not_from_dynamodb(proxy):
     keyed = lock_item(aws_access_key_id="testing", aws_secret_access_key="testing")

@@ -156,6 +156,23 @@ def test_password_in_the_url_of_the_endpoint_is_not_shown(monkeypatch, caplog, u
         assert [part for part in ("me:", "sec", "ret@") if part in trace + caplog.text] == []
 
 
+def test_host_of_the_account_is_named_once_requests_go_to_it(monkeypatch):
+    """botocore sends to it if the credentials say which account they belong to."""
+    account = "https://123456789012.ddb.eu-west-1.amazonaws.com"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    named = {"AWS_ACCOUNT_ID": "123456789012"}
+    nobody = {"https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    for variable, value in (REGION | keys | named | nobody).items():
+        monkeypatch.setenv(variable, value)
+    connection = store_for(lock_table()).connection
+    connection.open()
+    assert connection.where == "eu-west-1 at https://dynamodb.eu-west-1.amazonaws.com"
+    reply = connection.send("GetItem", {"TableName": "a", "Key": {"key": {"S": "a"}}})
+    assert f"not answered yet in eu-west-1 at {account} (" in str(reply.error)
+    # another connection of the same client leads to the same place
+    assert connection.elsewhere(Connection(region="eu-west-1")) == ""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell")
 def test_credentials_that_a_process_fails_to_refresh_once_delay_a_release(
     monkeypatch, embedded_engine, tmp_path, caplog

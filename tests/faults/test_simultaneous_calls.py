@@ -40,7 +40,6 @@ from pynamodb_mutex import (
     Semaphore,
     signals,
 )
-from pynamodb_mutex._lock.dynamodb import connection as connection_of_stores
 from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.operations import renew
 from pynamodb_mutex._lock.operations.held import HeldClaim
@@ -617,7 +616,7 @@ def test_handler_may_send_while_the_client_is_made(scene):
             connection._opening.release()
             made.append(True)
 
-        with patch.object(connection_of_stores, "_check_answers", act), fresh.mutex():
+        with patch.object(connection, "_observe", act), fresh.mutex():
             assert made == [True]
 
 

@@ -101,7 +101,7 @@ class Connection:
         is_open: Whether the client has been made, so that region and endpoint are known.
         server: What is known of the endpoint's time; nothing as long as the connection is not open.
         region: Region that requests are sent to; None as long as the connection is not open.
-        endpoint: URL that requests are sent to; empty as long as the connection is not open.
+        endpoint: URL of the client; empty as long as the connection is not open. See `url`.
         place: Where Meta says that requests are sent to. Known at once; the same for the same endpoint, as a rule.
     """
 
@@ -149,6 +149,7 @@ class Connection:
         self.server = ServerTime()
         self.region: str | None = None
         self.endpoint = ""
+        self._latest: dict[str, Any] = {}
         self.place = f"{meta.region} {meta.host}"
         # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two. Reentrant,
         # for a signal handler that releases a lock just then.
@@ -185,7 +186,7 @@ class Connection:
         if not self.is_open:
             with self._opening:
                 client = client_of(self.pynamodb)
-                _check_answers(client)
+                self._observe(client)
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self.server = self._server_times.setdefault(self.endpoint, ServerTime())
@@ -206,7 +207,7 @@ class Connection:
             raise _failed("TransactWriteItems", error) from error
         self.open()
         there = f"{meta.region_name} at {meta.endpoint_url}"
-        if there != self.where:
+        if there != f"{self.region} at {self.endpoint}":
             return there
         # Other credentials may belong to another account. Without any of its own (None), each connection uses those of
         # the environment.
@@ -221,7 +222,24 @@ class Connection:
     @property
     def where(self) -> str:
         """Region and endpoint, for messages. The connection must be open."""
-        return f"{self.region} at {self.endpoint}"
+        return f"{self.region} at {self.url}"
+
+    @property
+    def url(self) -> str:
+        """URL that the latest request was sent to, or that of the client before the first.
+
+        They differ if the credentials name their account: botocore then sends to a host of that account's own.
+        """
+        request = self._latest.get("request")
+        return self.endpoint if request is None else request.url.rstrip("/")
+
+    def _observe(self, client: Any) -> None:
+        """Let botocore's client check each answer, and keep the latest request."""
+        # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
+        register, name = client.meta.events.register, "pynamodb_mutex"
+        register("response-received.dynamodb", _refuse_what_is_cut_off, unique_id=f"{name} answers")
+        # `update` with what botocore hands over: a function of ours would be called for each request.
+        register("before-send.dynamodb", self._latest.update, unique_id=f"{name} requests")
 
     # -- sending ------------------------------------------------------------------------------------
 
@@ -282,7 +300,7 @@ class Connection:
                 table = self._connected(credentials)
                 # under the lock: two threads would make two clients
                 client = client_of(table.connection)
-                _check_answers(client)
+                self._observe(client)
                 # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
                 # next one. Otherwise it stays open: other threads ask without the lock (`shares_table_with`).
                 if credentials_of(client) is None:
@@ -382,14 +400,6 @@ class Connection:
         key = {"-": {"S": "-"}}
         reply = self.send("GetItem", {"TableName": table, "Key": key})
         return isinstance(reply.error, exceptions.TableDoesNotExist)
-
-
-def _check_answers(client: Any) -> None:
-    """Let botocore's client check each answer."""
-    # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
-    client.meta.events.register(
-        "response-received.dynamodb", _refuse_what_is_cut_off, unique_id="pynamodb_mutex answers"
-    )
 
 
 def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:

@@ -13,8 +13,8 @@ reported one by one. Acquiring a reentrant lock again is not an acquisition.
 **Errors.** An exception of a receiver is logged under ``pynamodb_mutex`` and has no other effect. A
 coroutine function as a receiver is refused in the same way.
 
-**Threads.** A receiver may query mutexes and acquire other locks. ``renewed``, ``renewal_failed`` and ``danger`` are
-emitted on one thread of the library, in order; at most 1000 of them wait for a slow receiver, and further ones are
+**Threads.** A receiver may query mutexes and acquire other locks. ``renewed``, ``renewal_failed``, ``danger`` and
+``clocks_disagree`` are emitted on one thread of the library, in order; at most 1000 of them wait for a slow receiver, and further ones are
 dropped with a warning in the log. Each ``lost`` is emitted on a thread of its own. The others, and a ``renewed`` with
 ``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task, on a
 worker thread in the task's context. A slow receiver delays later events of the same acquisition only: they are emitted
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acquired",
+    "ClocksDisagree",
     "Contended",
     "Danger",
     "HandedOver",
@@ -52,6 +53,7 @@ __all__ = [
     "RenewalFailed",
     "Renewed",
     "acquired",
+    "clocks_disagree",
     "contended",
     "danger",
     "handed_over",
@@ -270,6 +272,26 @@ class OnceCalled(TypedDict):
     attributes: dict[str, Any] | None
 
 
+class ClocksDisagree(TypedDict):
+    """Arguments of `clocks_disagree`.
+
+    Attributes:
+        endpoint: URL to which the requests went.
+        behind: Seconds by which two answers contradict each other, at least; of several, by the worst.
+        answers: Number of answers that contradict an earlier one by more than 0.1 s, since the signal before.
+        key: Empty, for this is about no lock.
+        owner: Empty.
+        attributes: None.
+    """
+
+    endpoint: str
+    behind: float
+    answers: int
+    key: str
+    owner: str
+    attributes: dict[str, Any] | None
+
+
 acquired: NamedSignal = SIGNALS["acquired"]
 """A lock was acquired, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
 
@@ -307,3 +329,7 @@ marked: NamedSignal = SIGNALS["marked"]
 
 once_called: NamedSignal = SIGNALS["once_called"]
 """A call of `~pynamodb_mutex.once` has ended; the signals of the lock under which it worked come in addition. See `OnceCalled`."""
+
+clocks_disagree: NamedSignal = SIGNALS["clocks_disagree"]
+"""Answers of an endpoint contradict each other about the time by more than guarantee 1 allows. At most once a minute
+for each endpoint. The sender is a model whose request saw it. See `ClocksDisagree`."""

@@ -20,6 +20,7 @@ from pynamodb_mutex._fair.listener import family_of, local_address
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import credentials_of
 from pynamodb_mutex._lock.protocol.claim import YEAR_10000
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
 from pynamodb_mutex._lock.runtime import clock as _clock
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli._exit_codes import FAILED
@@ -245,7 +246,14 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
 
 
 def _clocks(asker: Asker) -> Finding:
-    """Judge the wall clock of this machine, compared with that of DynamoDB."""
+    """Judge the wall clock of this machine, compared with that of DynamoDB, and DynamoDB's clocks, compared with each other."""
+    if asker.server.contradictions:
+        what = f"answers contradict each other about the time by {asker.server.behind:.2f} s"
+        advice = (
+            f"if clocks of DynamoDB's differ by more than {HOST_SKEW} s, a lock may have two holders; "
+            "other causes: a local clock that runs wrong, a proxy that writes its own Date"
+        )
+        return problem("clock", what, advice)
     if asker.offset is None:
         advice = "without dates a waiter must watch a dead holder's lock for a whole lease before it takes over"
         return unchecked("clock", "no answer had a date", advice)

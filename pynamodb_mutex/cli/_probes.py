@@ -23,7 +23,7 @@ from pynamodb_mutex._lock.dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEO
 from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import range_key_name
 from pynamodb_mutex._lock.protocol.messages import one_line
-from pynamodb_mutex._lock.protocol.server_time import GRAIN
+from pynamodb_mutex._lock.protocol.server_time import GRAIN, ServerTime
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._writes.requests import WriteTemplates
 from pynamodb_mutex.cli._infrastructure import USES
@@ -162,6 +162,7 @@ class Asker:
         fastest: Seconds of the fastest round trip; None before the first answer.
         offset: Lower and upper bound, in seconds, of how far the wall clock of this host is ahead of DynamoDB's; None
             before the first answer with a date.
+        server: What the answers show of DynamoDB's time.
     """
 
     def __init__(self, model: type[LockItem]) -> None:
@@ -174,6 +175,7 @@ class Asker:
         self.table: str = model.Meta.table_name
         self.fastest: float | None = None
         self.offset: tuple[float, float] | None = None
+        self.server = ServerTime()
         self._silences = 0
 
     @property
@@ -198,7 +200,7 @@ class Asker:
             self._silences = 0
             self.fastest = took if self.fastest is None else min(took, self.fastest)
             # received at sent + took: a wall clock that is set meanwhile must not change how long it took
-            self._compare_clocks(reply, sent, sent + took)
+            self._compare_clocks(reply, sent, sent + took, started)
         else:
             self._silences += 1
         return reply
@@ -229,8 +231,8 @@ class Asker:
         seen = answers.Reply(reply.data)
         return reply if whole and seen.is_dynamodbs else Reply({}, NOT_DYNAMODBS)
 
-    def _compare_clocks(self, reply: Reply, sent: float, received: float) -> None:
-        """Narrow the bounds of the clock's offset by an answer.
+    def _compare_clocks(self, reply: Reply, sent: float, received: float, started: float) -> None:
+        """Narrow the bounds of the clock's offset by an answer, and learn DynamoDB's time from it.
 
         At some instant between sending and receiving, server time was in [Date, Date + 1 s).
 
@@ -238,11 +240,13 @@ class Asker:
             reply: The answer; one without a readable date changes nothing.
             sent: Time by the wall clock before the request was sent.
             received: Time by the wall clock after the answer was received.
+            started: Time by the monotonic clock before the request was sent.
         """
         try:
             instant = instant_of(answers.Reply(reply.data).date or "")
         except ValueError:
             return
+        self.server.see(instant, started, started + received - sent)
         low, high = sent - instant - GRAIN, received - instant
         # Bounds that contradict earlier ones replace them: the clock of this host was set meanwhile.
         if self.offset is not None and low <= self.offset[1] and self.offset[0] <= high:

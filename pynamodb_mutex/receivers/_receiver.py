@@ -67,11 +67,14 @@ class Receiver:
         self.uninstall()
 
     def _labels(self, sender: type[Model], key: str) -> tuple[str, ...]:
-        """Return the table and, if there is a ``key_label``, the label that it gives the key; never the key itself."""
+        """Return the table and, if there is a ``key_label``, the label that it gives the key; never the key itself.
+
+        Without a key, the label is "-": for CloudWatch it must not be empty.
+        """
         table: Any = sender.Meta
         if self._key_label is None:
             return (table.table_name,)
-        return (table.table_name, str(self._key_label(key)))
+        return (table.table_name, str(self._key_label(key)) if key else "-")
 
 
 class Held(Generic[T]):

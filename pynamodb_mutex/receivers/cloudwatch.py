@@ -14,6 +14,7 @@ Needs neither a client nor a permission: CloudWatch Logs makes the metrics from 
 ``Released``        1 for a lock released; with it ``HoldTime``
 ``HandedOver``      1 for a lock handed over; with it ``HoldTime``
 ``OnceCalled``      1 for a call of ``once`` that has ended
+``ClocksDisagree``  the number of answers that contradict earlier ones about the time
 ==================  ============================================================================
 
 The dimension is ``table``, with ``key_label`` also ``table`` and ``key_label`` together, and for
@@ -137,6 +138,11 @@ class CloudWatchReceiver(Receiver):
         """Write the line for a call of ``once`` that has ended."""
         more = {"outcome": event["outcome"]}
         self._write(sender, "once_called", event, {"OnceCalled": 1}, more)
+
+    def clocks_disagree(self, sender: type[Model], **event: Unpack[signals.ClocksDisagree]) -> None:
+        """Write the line for answers that contradict earlier ones about the time."""
+        more = {"endpoint": event["endpoint"], "behind": event["behind"]}
+        self._write(sender, "clocks_disagree", event, {"ClocksDisagree": event["answers"]}, more)
 
     def _write(
         self,

@@ -20,6 +20,8 @@ acquired; the second has a link to the first. A loss sets the second one's statu
 ``pynamodb_mutex.once_called``           counter             calls of ``once`` that have ended;
                                                              ``pynamodb_mutex.outcome`` is that of
                                                              `~pynamodb_mutex.signals.OnceCalled`
+``pynamodb_mutex.clocks_disagree``       counter             answers that contradict earlier ones about the time:
+                                                             see `~pynamodb_mutex.signals.clocks_disagree`
 ``pynamodb_mutex.wait.duration``         histogram, seconds  from the call until the lock was acquired
 ``pynamodb_mutex.hold.duration``         histogram, seconds  from the acquisition to its end, however it ended
 ``pynamodb_mutex.held``                  up-down counter     locks held by this process now
@@ -125,6 +127,9 @@ class OpenTelemetryReceiver(Receiver):
         self._called = meter.create_counter(
             f"{_OURS}.once_called", "{call}", "Calls of once that ended"
         )
+        self._contradictions = meter.create_counter(
+            f"{_OURS}.clocks_disagree", "{answer}", "Answers that contradict earlier ones"
+        )
         self._waits = measure("wait.duration", "Time until a lock was acquired")
         self._holds = measure("hold.duration", "Time for which locks were held")
         self._now_held = meter.create_up_down_counter(
@@ -223,6 +228,10 @@ class OpenTelemetryReceiver(Receiver):
         """Count a call of ``once`` that has ended."""
         outcome = {f"{_OURS}.outcome": event["outcome"]}
         self._called.add(1, {**self._attributes(sender, event["key"]), **outcome})
+
+    def clocks_disagree(self, sender: type[Model], **event: Unpack[signals.ClocksDisagree]) -> None:
+        """Count answers that contradict earlier ones about the time."""
+        self._contradictions.add(event["answers"], self._attributes(sender, event["key"]))
 
     def _attributes(self, sender: type[Model], key: str) -> dict[str, str]:
         table, *label = self._labels(sender, key)

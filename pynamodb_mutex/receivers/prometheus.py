@@ -14,6 +14,8 @@
                                                            had helped
 ``pynamodb_mutex_once_called_total``            counter    calls of ``once`` that have ended; ``outcome`` is that
                                                            of `~pynamodb_mutex.signals.OnceCalled`
+``pynamodb_mutex_clocks_disagree_total``        counter    answers that contradict earlier ones about the time: see
+                                                           `~pynamodb_mutex.signals.clocks_disagree`
 ``pynamodb_mutex_wait_seconds``                 histogram  from the call until the lock was acquired
 ``pynamodb_mutex_hold_seconds``                 histogram  from the acquisition to its end, however it ended
 ``pynamodb_mutex_held``                         gauge      locks held by this process now
@@ -95,6 +97,9 @@ class PrometheusReceiver(Receiver):
             Counter, "danger", "Times that little was left of a lease, and no renewal had helped"
         )
         self._called = self._metric(Counter, "once_called", "Calls of once that ended", "outcome")
+        self._contradictions = self._metric(
+            Counter, "clocks_disagree", "Answers that contradict earlier ones about the time"
+        )
         self._waits = self._metric(
             Histogram, "wait_seconds", "Seconds until a lock was acquired", buckets=_SECONDS
         )
@@ -180,6 +185,11 @@ class PrometheusReceiver(Receiver):
     def once_called(self, sender: type[Model], **event: Unpack[signals.OnceCalled]) -> None:
         """Count a call of ``once`` that has ended."""
         self._called.labels(*self._labels(sender, event["key"]), event["outcome"]).inc()
+
+    def clocks_disagree(self, sender: type[Model], **event: Unpack[signals.ClocksDisagree]) -> None:
+        """Count answers that contradict earlier ones about the time."""
+        labels = self._labels(sender, event["key"])
+        self._contradictions.labels(*labels).inc(event["answers"])
 
     def _ended(self, labels: tuple[str, ...], token: str, held_for: float) -> None:
         self._holds.labels(*labels).observe(held_for)

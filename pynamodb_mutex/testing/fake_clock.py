@@ -16,7 +16,8 @@ class FakeClock(clock.LocalClock):
     """A context manager: inside its block the local clock of all locks in the process moves only by `advance`.
 
     Waiting threads wake when it has been moved far enough. The engine's own time continues: `advance` simulates a
-    process that was suspended or slow, and not advancing simulates one whose clock stood still.
+    process that was suspended or slow, and not advancing simulates one whose clock stood still. From then on the process
+    does not report `~pynamodb_mutex.signals.clocks_disagree`.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,8 @@ class FakeClock(clock.LocalClock):
     def __enter__(self) -> Self:
         self._is_over = False
         self._before = clock.replace_local_clock(self)
+        # The real one, too: by it, what was learned while this one stood still is too late.
+        self.by_hand = self._before.by_hand = True
         return self
 
     def __exit__(self, *_: object) -> None:

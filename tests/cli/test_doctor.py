@@ -325,6 +325,11 @@ def test_clocks(proxy, monkeypatch):
     # as if an earlier answer had been given by a host whose clock is wrong
     proxy.next(shifted(-20))
     assert Found(proxy=proxy)["clock"].startswith("ok: within ")
+    proxy.always(faultproxy.delay(0.01))
+    proxy.next(shifted(-20), op="Scan")
+    found = Found(proxy=proxy)
+    assert re.match(r"problem: answers contradict .* by (19|18)\.\d\d s$", found["clock"])
+    assert found.of("problem") == {"clock"}
     # one that does not count suspension
     verdict = "ok: " if hasattr(time, "CLOCK_BOOTTIME") else "warning: "
     assert Found()["local clock"].startswith(verdict)

@@ -1,6 +1,7 @@
 """Server time, whose the lock is, and until when: the rules, one by one, for every history of answers."""
 
 import math
+import random
 import runpy
 import time
 from itertools import pairwise
@@ -123,6 +124,39 @@ def test_true_server_time_is_within_the_bounds_for_every_history_of_answers(part
             if latest_sent > world.last_thaw:
                 highest = server.bounds.highest(local) + HOST_SKEW
                 assert highest >= world.server(true, HOST_SKEW) - NOISE
+        # and hosts that agree well enough are not accused
+        assert server.contradictions == 0
+
+
+@pytest.mark.parametrize("ahead", [0.3, 20.0, -20.0, 0.08, -0.08, 0.0])
+def test_answers_of_a_host_that_is_ahead_or_behind_contradict_the_others(ahead):
+    server, rng, noticed = ServerTime(), random.Random(0), abs(ahead) > HOST_SKEW
+    for request in range(3000):
+        sent = 0.07 * request + rng.uniform(0.0, 0.05)
+        date = math.floor(World.server(sent + 0.001, rng.choice([0.0, ahead])))
+        server.see(float(date), sent, sent + 0.002)
+    assert (server.contradictions > 0) is noticed
+    if noticed:
+        assert max(HOST_SKEW, abs(ahead) - 1) < server.behind <= abs(ahead)
+
+
+@pytest.mark.parametrize(("more", "contradictions"), [(0.0, 0), (1e-9, 1)])
+def test_answer_contradicts_only_if_hosts_differ_by_more_than_is_allowed(more, contradictions):
+    server, just_before = ServerTime(), math.nextafter(0.0, -1.0)
+
+    def see(behind, lower_at=just_before):
+        server.bounds = Bounds(behind, lower_at, 5.0, 0.0)
+        server.see(-1.0, 0.0, 0.0)
+        return server.contradictions
+
+    assert see(HOST_SKEW + 1e-6 + more) == contradictions
+    assert server.behind == pytest.approx(HOST_SKEW * contradictions, abs=1e-5)
+    # if the clock stands still, this may have been sent long before the other answer was given
+    assert see(10.0, lower_at=0.0) == contradictions
+    # the worst is kept
+    assert see(3.0) == contradictions + 1
+    assert see(2.0) == contradictions + 2
+    assert server.behind == 3.0
 
 
 @given(segments(RUNNING), REQUESTS, seconds(500))

@@ -3,12 +3,14 @@
 import asyncio
 import contextvars
 import logging
+import sys
 import threading
 import time
+from email.utils import formatdate, mktime_tz, parsedate_tz
 
 import pytest
 from operations_by_hand import send_renewal
-from processes import run_script
+from processes import Worker, run_script
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
 from row_models import add_to_all, save, save_or_update
 from signal_receivers import Event, hearing
@@ -20,9 +22,10 @@ from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, server_error
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexTimeoutError, signals
 from pynamodb_mutex._lock.protocol.claim import Claim
+from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncSemaphore
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import FakeClock, expire
 
 
 @pytest.fixture
@@ -566,3 +569,112 @@ def test_without_blinker_locks_work_and_connecting_is_refused(table):
     refused = "refused: signals need blinker: pip install 'pynamodb-mutex[signals]'\n"
     assert done.stdout.startswith("lost\n" + refused * 3)
     assert done.stdout.count("needs blinker: pip install 'pynamodb-mutex[signals]'") == 3
+
+
+# -- clocks that disagree --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disagreements(caplog):
+    """The signals, each with its sender and thread; the log must say the same."""
+    found = []
+
+    def hear(sender, **event):
+        found.append((sender, event, threading.current_thread()))
+
+    with signals.clocks_disagree.connected_to(hear):
+        yield found
+    records = caplog.get_records("call")
+    said = [r.getMessage() for r in records if "contradict each other" in r.msg]
+    assert len(said) == len(found)
+    for (_, event, _), message in zip(found, said, strict=True):
+        endpoint, answers, behind = (event[name] for name in ("endpoint", "answers", "behind"))
+        which = f"the time, {answers} of them by up to {behind:.2f} s: if"
+        assert message.startswith(f"answers of {endpoint} contradict each other about {which}")
+        assert "a local clock that runs wrong, and a proxy that writes its own Date" in message
+
+
+def shifted(seconds):
+    """Answer as a host whose clock differs by so much, or a proxy that writes its own Date."""
+    return net.set_date(
+        lambda date: formatdate(mktime_tz(parsedate_tz(date)) + seconds, usegmt=True)
+    )
+
+
+@pytest.mark.parametrize("ahead", [20, -20])
+def test_clocks_that_disagree_are_reported_once_a_minute(scene, disagreements, ahead):
+    def ask(*faults):
+        for fault in faults:
+            time.sleep(0.01)
+            scene.proxy.next(fault)
+            scene.mutex().locked()
+
+    ask(net.pass_on(), shifted(ahead), net.pass_on())
+    until(lambda: disagreements)
+    ((sender, event, thread),) = disagreements
+    assert sender is scene.here
+    about = {"endpoint": scene.proxy.url, "answers": 1, "key": "", "owner": "", "attributes": None}
+    assert event == about | {"behind": pytest.approx(19.5, abs=0.5)}
+    # a renewal may see it, too, and waits for no receiver
+    assert thread is not threading.current_thread()
+    # those of the next minute are counted
+    ask(*[shifted(ahead), net.pass_on()] * 3)
+    time.sleep(59.5)
+    ask(net.pass_on())
+    time.sleep(1)
+    assert len(disagreements) == 1
+    ask(net.pass_on())
+    until(lambda: len(disagreements) == 2)
+    assert disagreements[-1][1]["answers"] == 3
+    time.sleep(61)
+    ask(net.pass_on())
+
+
+def test_renewal_reports_that_clocks_disagree(scene, disagreements):
+    with scene.mutex(lease=30):
+        scene.proxy.next(shifted(-20), op="renew")
+        scene.proxy.wait(1, "renew")
+        until(lambda: disagreements)
+
+
+def test_hosts_that_agree_well_enough_are_not_reported(scene, disagreements):
+    for _ in range(60):
+        scene.proxy.next(net.set_date(lambda _: formatdate(time.time() - 0.08, usegmt=True)))
+        with scene.mutex():
+            time.sleep(0.37)
+    assert not disagreements
+
+
+@pytest.mark.real("embedded")
+def test_clock_that_a_test_moves_accuses_nobody(scene, disagreements, monkeypatch):
+    monkeypatch.setattr(local_clock(), "by_hand", False)  # an earlier test may have moved it
+    with FakeClock() as clock:
+        time.sleep(2.5)
+        assert not scene.mutex().locked()
+    # the real clock is ahead of the one that stood still
+    assert not scene.mutex().locked()
+    with FakeClock() as clock:
+        clock.advance(3600)
+        assert not scene.mutex().locked()
+    assert not disagreements
+
+
+@pytest.mark.real("embedded")
+@pytest.mark.unmeasured
+@pytest.mark.skipif(sys.platform == "win32", reason="stops a process by a signal")
+def test_process_that_is_stopped_and_goes_on_accuses_nobody(table):
+    worker = Worker()
+    worker.send("compete('key', 8.0, 2.0)")
+    for stopped in (0.2, 1.3, 2.4):
+        time.sleep(0.8)
+        worker.stop()
+        time.sleep(stopped)
+        worker.go_on()
+    assert worker.answer()
+    worker.send("from pynamodb_mutex._lock.runtime.process import current_process as process")
+    worker.answer()
+    servers = worker.ask(
+        "[(s.answered > 20, s.contradictions) for s in process().server_times.values()]"
+    )
+    worker.end()
+    assert servers == [[True, 0]]

@@ -34,6 +34,7 @@ from dev.simulation.table import Refusal
 from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, of_world, threading_of
 from dev.simulation.world import Process, World
 from pynamodb_mutex._lock.runtime import process as of_runtime
+from pynamodb_mutex._lock.runtime.clock import local_clock
 from pynamodb_mutex.testing import Engine
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +136,7 @@ class VirtualClock:
         return self._world.process
 
     def __enter__(self) -> Any:
+        local_clock().by_hand = True
         return self
 
     def __exit__(self, *_: object) -> None:

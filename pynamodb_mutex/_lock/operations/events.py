@@ -84,6 +84,18 @@ class LockEvent:
         self.fields = fields
 
 
+class NoLock:
+    """Stands for the contender in an event that is about no lock, but about all that requests of a model are sent to."""
+
+    key = owner = ""
+    attributes = None
+
+    def __init__(self, model: type[Model]) -> None:
+        self.model = model
+        self.options: Any = self
+        self.log_fields: dict[str, Any] = {}
+
+
 class Log:
     """A log record without a signal.
 

@@ -8,6 +8,8 @@ Ends of claims are in server time. What a holder and a waiter conclude from them
 
 from __future__ import annotations
 
+import math
+
 MOST_UNDATED = 3
 """Answers without a ``Date`` after which a process takes it that there will be none, as behind a proxy that removes it."""
 
@@ -19,6 +21,9 @@ DRIFT = 0.01
 
 HOST_SKEW = 0.1
 """Greatest difference between the clocks of DynamoDB's own hosts, in seconds."""
+
+_ROUNDING = 1e-6
+"""Seconds by which numbers of this size may come out too high."""
 
 HEADROOM = 1.3
 """Seconds beyond the lower bound of server time from which a new end is counted, at least: see `Bounds.nominal`.
@@ -130,11 +135,17 @@ class ServerTime:
         bounds: Bounds of its time, replaced as a whole; None as long as no answer had a ``Date``.
         answered: Number of answers of DynamoDB that this process has had there, errors included. As long as it is 0, the
             region or the host may be mistyped.
+        contradictions: Number of answers, since the last report, by which two hosts' clocks differ by more than HOST_SKEW.
+        behind: Seconds by which they differ at least, by the worst of these.
+        silent_until: Local time before which there is no other report.
     """
 
     def __init__(self) -> None:
         self.bounds: Bounds | None = None
         self.answered = 0
+        self.contradictions = 0
+        self.behind = 0.0
+        self.silent_until = -math.inf
 
     @property
     def may_be_learned(self) -> bool:
@@ -163,7 +174,15 @@ class ServerTime:
         if old is None:
             self.bounds = Bounds(date, received, date + GRAIN, sent)
             return False
-        if old.lowest(sent) >= date + GRAIN or old.lowest(received) < date:
+        # The host that gave this answer is behind the one that gave the old lower bound, by more than this. A local clock
+        # that stood still meanwhile makes the old bound too low, and accuses nobody. But the request must have been sent
+        # after that bound was learned. Suppose A is sent, the machine is suspended and its clock stands still, B is sent
+        # and answered, and then A's answer is read: by the local clock A was sent only just before B's answer came.
+        behind = old.lowest(sent) - (date + GRAIN)
+        if behind > HOST_SKEW + _ROUNDING and sent > old.lower_at:
+            self.contradictions += 1
+            self.behind = max(behind, self.behind)
+        if behind >= 0.0 or old.lowest(received) < date:
             # Contradicted: by the old bound, server time was past this answer's second before its request was sent, so
             # the old one is wrong (the server's clock was set back). Or improved: the old one is true, this is closer.
             lower, lower_at = date, received

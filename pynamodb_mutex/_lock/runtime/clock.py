@@ -14,7 +14,14 @@ _SUSPEND_AWARE = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class LocalClock:
-    """A clock that only runs forward, and counts suspension of the machine where the system can (CLOCK_BOOTTIME)."""
+    """A clock that only runs forward, and counts suspension of the machine where the system can (CLOCK_BOOTTIME).
+
+    Attributes:
+        by_hand: Whether a test moves, or has moved, the time of this process: then answers contradict each other about
+            the time, and nobody else's clock is to blame.
+    """
+
+    by_hand = False
 
     now = staticmethod(
         time.monotonic if _SUSPEND_AWARE is None else partial(time.clock_gettime, _SUSPEND_AWARE)

@@ -16,6 +16,7 @@ from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-d
 
 from pynamodb_mutex._lock.operations.events import WARNED, Call, Do, LockEvent, Log
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
+from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
 from pynamodb_mutex._lock.runtime.threads import log
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ SIGNALS: Mapping[str, NamedSignal] = {
         "handed_over",
         "marked",
         "once_called",
+        "clocks_disagree",
     )
 }
 """All signals by name. `pynamodb_mutex.signals` says what each is for."""
@@ -182,7 +184,10 @@ def _deliver_others(process: State, events: Sequence[Event]) -> None:
         _log_record(event)
         if isinstance(event, Log):
             continue
-        if event.claim is None:
+        if event.name == "clocks_disagree":
+            # a renewal may have seen it, and this be the thread that delivers the events of all renewals
+            _notify(process, event)
+        elif event.claim is None:
             _send(process, event)
         elif event.name == "acquired" and event.claim.delivery == "reserved":
             # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
@@ -342,6 +347,14 @@ def _record_of(event: LockEvent) -> tuple[Any, ...]:  # noqa: C901, PLR0911, PLR
         case "once_called":
             level = logging.WARNING if fields["outcome"] in WARNED else logging.DEBUG
             return level, "once %s called by %s: %s", fields["outcome"]
+        case "clocks_disagree":
+            message = (
+                "%.0s%.0s"  # no key and owner
+                "answers of %s contradict each other about the time, %d of them by up to %.2f s: "
+                f"if clocks of DynamoDB's differ by more than {HOST_SKEW} s, a lock may have two holders. "
+                "Other causes are a local clock that runs wrong, and a proxy that writes its own Date"
+            )
+            return logging.WARNING, message, *map(fields.get, ("endpoint", "answers", "behind"))
         case _:  # handed_over
             to = "the bearer of a ticket" if fields["to"] is None else shown(fields["to"])
             return logging.DEBUG, "%s handed over by %s to %s", to

@@ -18,8 +18,9 @@ from weakref import WeakSet
 
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._lock.dynamodb.store import Store
+from pynamodb_mutex._lock.operations.events import LockEvent, NoLock
 from pynamodb_mutex._lock.operations.shared import Shared
-from pynamodb_mutex._lock.runtime.clock import read_clock
+from pynamodb_mutex._lock.runtime.clock import local_clock, read_clock
 from pynamodb_mutex._lock.runtime.notifications import RECEIVERS, logs_details
 from pynamodb_mutex._lock.runtime.threads import Threads, Workers, WorkersByEndpoint
 
@@ -47,6 +48,9 @@ At 100 ms each they send 480 requests a second.
 
 FEW_TASK_WORKERS = 8
 """Most of them while requests take less than 30 ms. With 48 a burst of tasks would keep the loop from running."""
+
+REPORTS_EVERY = 60.0
+"""Seconds between two reports that clocks of an endpoint disagree."""
 
 
 def _random_bits() -> str:
@@ -159,6 +163,8 @@ class Process(Shared):
                 if request is not None and request.store.learn(value, sent, now):
                     # Leases end earlier than was known: what was planned for their ends is planned anew.
                     self.schedule.refresh_all()
+                if request is not None and request.store.connection.server.contradictions:
+                    self._report_contradictions(request.store)
                 return resume(value), now
             finally:
                 # Inside the monitor, so that no other step's events get among them; and also if the operation has ended
@@ -167,6 +173,15 @@ class Process(Shared):
                     events += self.outbox
                     self.outbox = []
                 self._is_stepping = False
+
+    def _report_contradictions(self, store: Store) -> None:
+        """Report that answers of an endpoint contradict each other about the time, at most once a minute."""
+        url, server = store.connection.url, store.connection.server
+        if local_clock().by_hand or self.now < server.silent_until:
+            return
+        fields = {"endpoint": url, "behind": server.behind, "answers": server.contradictions}
+        self.emit(LockEvent("clocks_disagree", NoLock(store.model), None, fields))
+        server.contradictions, server.behind, server.silent_until = 0, 0.0, self.now + REPORTS_EVERY
 
 
 _process = Process()

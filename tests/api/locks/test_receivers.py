@@ -24,7 +24,7 @@ from pynamodb.exceptions import PynamoDBException
 from two_clients import held
 from waits import until
 
-from dev.faultproxy import delay, deny
+from dev.faultproxy import delay, deny, set_date
 from pynamodb_mutex import (
     Mutex,
     MutexLostError,
@@ -317,6 +317,28 @@ def test_danger_is_counted(scene, clock, kind):
     line = json.loads(stream.getvalue().splitlines()[-1])
     check_format(line, "pynamodb-mutex")
     assert (line["event"], line["Danger"], 8 < line["remaining"] < 10) == ("danger", 1, True)
+
+
+@pytest.mark.parametrize("kind", [Prometheus, Telemetry])
+def test_answers_that_contradict_each_other_are_counted_without_a_key(scene, kind):
+    receiver, stream = kind(), io.StringIO()
+
+    def label(key):
+        assert key, "only of keys"
+        return key
+
+    with receiver.install(key_label=label), cloudwatch.install(stream=stream, key_label=label):
+        scene.mutex().locked()
+        time.sleep(0.1)
+        scene.proxy.next(set_date(lambda _: "Thu, 01 Jan 2026 00:00:00 GMT"))
+        scene.mutex().locked()
+        until(lambda: receiver.metrics.get("clocks_disagree/-") == 1)
+        until(lambda: '"clocks_disagree"' in stream.getvalue())
+    line = json.loads(stream.getvalue().splitlines()[-1])
+    check_format(line, "pynamodb-mutex")
+    assert (line["ClocksDisagree"], line["key"], line["key_label"]) == (1, "", "-")
+    assert line["endpoint"] == scene.proxy.url
+    assert line["behind"] > 86_400
 
 
 OUTCOMES = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynamodb_mutex._lock.decorated import check_function, is_async
 from pynamodb_mutex._lock.handles import note_not_released, refusing
 from pynamodb_mutex._lock.operations.options import made
-from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.callers import caller, calling_frame
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._tasks.handles import AsyncTransaction, end_holding
 from pynamodb_mutex._tasks.run_in_task import execute, on_worker
@@ -104,7 +104,7 @@ class AsyncOnce(Once):
             began._beginning(who, blocks=False),
             lambda _: began._ending(Exception()),  # not begun: nothing to decide
         )
-        self._runs.setdefault(who, []).append(began)
+        self._runs.begin(who, began, id(calling_frame()))
         return began
 
     async def __aexit__(
@@ -114,8 +114,9 @@ class AsyncOnce(Once):
         trace: TracebackType | None,
     ) -> None:
         """End the run; without a result another one may begin. An exception of the body is never replaced."""
+        _, run = self._runs.leave(error)
         try:
-            await end_holding(self._leave()._ending(error), error)
+            await end_holding(run._ending(error), error)
         except Exception as failure:
             if error is None:
                 raise

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._lock.handles import HandleOfOne, Lock, timeout_error
@@ -441,8 +440,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one
         # that may enter again, and whose wait for this lock would never end.
         self._attempts[me] = attached
-        attached.contender.caller, attached.contender.thread = me.number, me.thread
-        attached.contender.who = ref(me)
+        contender = attached.contender
+        contender.caller, contender.thread, contender.who = me.number, me.thread, me.of
+        contender.is_pinned = me.is_pinned
         return self._begin_block(attached, me, frame)
 
     def __enter__(self) -> Self:

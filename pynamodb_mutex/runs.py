@@ -28,7 +28,7 @@ from pynamodb_mutex._lock.operations.options import (
 )
 from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
-from pynamodb_mutex._lock.runtime.callers import caller, take_last
+from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.rows import OF_RUNS, OnceLayout, OnceRequests
@@ -460,7 +460,7 @@ class Once(Made):
     def __init__(self, terms: Terms) -> None:
         """Use `for_key`."""
         self._terms = terms
-        self._runs: dict[Caller, list[Run]] = {}
+        self._runs: Blocks[Run] = Blocks()
 
     @classmethod
     def for_key(cls, key: str, *, payload: Any = None, **options: Unpack[OnceOptions]) -> Self:
@@ -539,7 +539,7 @@ class Once(Made):
         """Begin a run, or find a result: see `call` for what it raises."""
         began, who = made(Run, self._terms), caller()
         execute(current_process(), began._beginning(who, blocks=True))
-        self._runs.setdefault(who, []).append(began)
+        self._runs.begin(who, began, id(calling_frame()))
         return began
 
     def __exit__(
@@ -553,18 +553,13 @@ class Once(Made):
         Raises:
             MutexError: If the body did not raise, and did not call `~pynamodb_mutex.runs.Run.complete`.
         """
+        _, run = self._runs.leave(error)
         try:
-            execute(current_process(), self._leave()._ending(error), may_be_deferred=True)
+            execute(current_process(), run._ending(error), may_be_deferred=True)
         except Exception as failure:
             if error is None:
                 raise
             note_not_released(error, failure)
-
-    def _leave(self) -> Any:
-        """Return the run of the block that is left."""
-        # one thread or task may enter, and another leave
-        me = caller(labelled=False)
-        return take_last(self._runs, me if me in self._runs else next(iter(self._runs)))
 
     # -- by people ----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import itertools
 import math
 import random
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -520,7 +521,7 @@ class Thread:
 
     def _run(self) -> None:
         try:
-            self._call()
+            Context().run(self._call)  # its callers end with it
         except Exception as error:
             # unexpected (I8); and of a thread of the library, others wait for what it was to do
             self.process.world.fail(f"{self} ended by {error!r}")

@@ -25,7 +25,7 @@ from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.renew import ensure_held, renew
 from pynamodb_mutex._lock.protocol.claim import Claim, date_of
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
-from pynamodb_mutex._lock.runtime.callers import caller, calling_frame, take_last
+from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError, MutexTimeoutError, add_note
@@ -261,9 +261,7 @@ class Lock(Handle[H]):
         # This and `_latest` stay after the release, so that `lost` and `token` can still be asked for.
         self._attempts: WeakKeyDictionary[Caller, H | None] = WeakKeyDictionary()
         self._latest: H | None = None
-        # by thread or task: the acquisitions with which its ``with`` blocks began, innermost last, each with the frame
-        # of the block
-        self._entered: dict[Caller, list[tuple[H, int]]] = {}
+        self._blocks: Blocks[H] = Blocks()
 
     def _mine(self) -> H | None:
         # The one exception to the rule that no property starts a thread. Suppose the system has refused one, and
@@ -328,7 +326,7 @@ class Lock(Handle[H]):
 
     def _begin_block(self, held: H, me: Caller, frame: int) -> H:
         held.together.still_inside = (held.together.still_inside or 0) + 1
-        self._entered.setdefault(me, []).append((held, frame))
+        self._blocks.begin(me, held, frame)
         return held
 
     def _renewing(self, lease: float | timedelta | None) -> Operation[None]:
@@ -351,9 +349,7 @@ class Lock(Handle[H]):
         Returns:
             Who began the block, and the acquisition to release; None if it was released already.
         """
-        who = self._who_began(error)
-        block: Any = take_last(self._entered, who)
-        entered = block[0]
+        who, entered = self._blocks.leave(error)
         entered.together.still_inside -= 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
@@ -362,20 +358,6 @@ class Lock(Handle[H]):
         if held is None or held.is_released:
             held = entered
         return who, None if held.is_released else held
-
-    def _who_began(self, error: BaseException | None) -> Caller:
-        """Return the thread or task that began the block which is left by an exception, or by none."""
-        me = caller(labelled=False)
-        # one thread or task may enter, and another leave
-        who = me if me in self._entered else next(iter(self._entered))
-        if not isinstance(error, GeneratorExit):
-            return who
-        # A generator that is suspended in its block is closed by the garbage collector, on any thread, or by the event loop,
-        # in a task of its own. Suppose tasks A and B have a permit each by one semaphore, B in an asynchronous
-        # generator, which is closed: the permit of A, who goes on, must not be released in place of B's. Only the
-        # frame shows whose it is.
-        frame, entered = id(getattr(error.__traceback__, "tb_frame", None)), self._entered.items()
-        return next((each for each, blocks in list(entered) if blocks[-1][1] == frame), who)
 
     def _ending_block(self, held: H) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
@@ -451,7 +433,7 @@ class Lock(Handle[H]):
     def _enter(self) -> H:
         who = caller()
         attempt = self._attempt(who, self._options.seconds_to_wait(True, None), blocks=True)
-        return execute(attempt.shared, self._entering(attempt, who, calling_frame()))
+        return execute(attempt.shared, self._entering(attempt, who, id(calling_frame())))
 
     @abstractmethod
     def __enter__(self) -> Any:

@@ -12,7 +12,7 @@ from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex._several.acquire_all import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._lock.dynamodb.store import Store
     from pynamodb_mutex._lock.operations.contender import Caller
@@ -99,12 +99,12 @@ class ContenderForAny(Contender):
         """Return the contender for the row that a local holder hands over."""
         return self.each[row_name]
 
-    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+    def stalled_holder(self, sought: Callable[[Any], bool] | None = None) -> Any:
         """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.
 
         If one lock has no such holder, it may become free, and the wait can end.
         """
-        stalled = [each.stalled_holder(orphaned=orphaned) for each in self.each.values()]
+        stalled = [each.stalled_holder(sought) for each in self.each.values()]
         return None if None in stalled else min(stalled, key=lambda claim: claim.ends_by)
 
 

@@ -61,9 +61,9 @@ class SharedContender(Contender):
 
     key_queue = queue
 
-    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+    def stalled_holder(self, sought: Callable[[Any], bool] | None = None) -> Any:
         """Return the local holder that a wait keeps from its release: see `Contender`. Readers keep nobody out."""
-        stalled = super().stalled_holder(orphaned=orphaned)
+        stalled = super().stalled_holder(sought)
         return None if isinstance(stalled, HeldShare) else stalled
 
     def values(self, lease: float, end: float) -> dict[str, Any]:

@@ -189,7 +189,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         """Acquire the lock for an ``async with`` block; return the acquisition."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.seconds_to_wait(True, None), blocks=False)
-        operation = lock._entering(attempt, who, calling_frame())
+        operation = lock._entering(attempt, who, id(calling_frame()))
         held = await self._run(operation, self._leaving)
         self._begin(held)
         return held

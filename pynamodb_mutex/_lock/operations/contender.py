@@ -36,20 +36,25 @@ if TYPE_CHECKING:
 
 
 class Caller:
-    """A thread or task that calls a lock: one object for each, which ends with it.
+    """A task, or a thread in one context, that calls a lock: one object for each, which ends with it.
 
     Attributes:
-        number: Number that no other thread or task of this process ever had.
+        number: Number that no other caller of this process ever had.
         thread: Number of the thread; for a task, of the thread that runs its event loop.
         label: Label for people: host, process, and name of the thread or task.
+        of: Weak reference to what ends with the thread or task.
+        is_pinned: Whether no other thread can go on with what it does, as one can with a generator that is suspended in a block.
+            True for tasks, and for callbacks of an event loop.
     """
 
-    __slots__ = ("__weakref__", "label", "number", "thread")
+    __slots__ = ("__weakref__", "is_pinned", "label", "number", "of", "thread")
 
-    def __init__(self, number: int, thread: int, label: str) -> None:
+    def __init__(self, number: int, thread: int, label: str, of: ref[Caller] | None = None) -> None:
         self.number = number
         self.thread = thread
         self.label = label
+        self.of = of or ref(self)
+        self.is_pinned = True
 
 
 class Contender:
@@ -61,6 +66,7 @@ class Contender:
         options: Options of the lock.
         caller: Number of the thread or task that asks for the lock, and then holds it.
         thread: Number of its thread: see `Caller`.
+        is_pinned: Whether no other thread can go on with what it does: see `Caller`.
         who: Weak reference to it: None comes of it once the thread or task has ended.
         lock: Weak reference to the object by which the caller asks for the lock, and can release it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
@@ -78,6 +84,7 @@ class Contender:
         "_initial",
         "blocks",
         "caller",
+        "is_pinned",
         "is_warned",
         "key",
         "lock",
@@ -128,8 +135,8 @@ class Contender:
         self.options = options
         # Not the object: handles keep claims for as long as it lives (`handles.Lock`), and so a claim that referred to it
         # would be kept for ever.
-        self.caller, self.thread = caller.number, caller.thread
-        self.who = ref(caller)
+        self.caller, self.thread, self.is_pinned = caller.number, caller.thread, caller.is_pinned
+        self.who = caller.of
         self.lock = ref(lock)
         self.blocks = blocks
         self.is_warned = False
@@ -176,16 +183,18 @@ class Contender:
     def stalls(self, other: Contender) -> bool:
         """Return whether a wait of this contender keeps another contender from going on.
 
-        It does if both are the same thread or task, which can do nothing else while it waits. And if it blocks its
-        thread, it does so for everything that would run there: where that thread runs an event loop, for all tasks.
+        It does if both are the same caller, which can do nothing else while it waits. And if it blocks its thread, it does so
+        for everything that can go on nowhere else: where an event loop runs, for all tasks, and for what runs the loop. A job
+        that a pool's thread has begun and left, as a generator, may go on on another one.
         """
-        return other.caller == self.caller or (self.blocks and other.thread == self.thread)
+        in_the_way = self.blocks and other.thread == self.thread
+        return other.caller == self.caller or (in_the_way and (self.is_pinned or other.is_pinned))
 
-    def stalled_holder(self, *, orphaned: bool = False) -> Any:
+    def stalled_holder(self, sought: Callable[[Any], bool] | None = None) -> Any:
         """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released.
 
         Args:
-            orphaned: Return it instead if nobody will release it, whether this contender waits or not.
+            sought: Return it instead if this is true of it.
         """
         for claim in self.shared.holders(self.store, self.row_name):
             other: Contender = claim.contender
@@ -193,7 +202,7 @@ class Contender:
             if other is self or not claim.held or other.row_name != self.row_name:
                 continue
             # one of several, if readers share the claim
-            if claim.is_orphaned if orphaned else self.stalls(other):
+            if sought(claim) if sought else self.stalls(other):
                 return claim
         return None
 
@@ -213,7 +222,7 @@ class Contender:
             since: Local time at which the wait began.
             claim: The claim in the way; None if none was seen.
         """
-        self._warn_of_orphan()
+        self._warn_of_holder()
         now = self.shared.now
         self.warns_at = self.warns_at or since + self.options.lease
         if claim is None or now < self.warns_at:
@@ -231,19 +240,28 @@ class Contender:
         text = "%s has waited for %s for %.0f s: %s%s%s"
         self.shared.emit(Log("warning", text, (*values, held), self.log_fields))
 
-    def _warn_of_orphan(self) -> None:
-        """Log, once in a wait, that nobody will release the lock, and that it is renewed all the same."""
+    def _may_be_inside(self, claim: Any) -> bool:
+        """Return whether this contender may have been called in the block of a reentrant lock, and the context hides it."""
+        other: Contender = claim.contender
+        would_enter = self.blocks and self.options.reentrant and other.options.reentrant
+        return would_enter and self.thread == other.thread and not self.stalls(other)
+
+    def _warn_of_holder(self) -> None:
+        """Log, once in a wait, why it may never end: nobody will release the lock, or only the waiting caller would."""
         if self.is_warned:
             return
-        claim = self.stalled_holder(orphaned=True)
+        claim = self.stalled_holder(lambda each: each.is_orphaned or self._may_be_inside(each))
         if claim is not None:
             self.is_warned = True
             other: Contender = claim.contender
             how = "a thread or task of this process that has ended without releasing it"
             if other.who() is not None:
                 how = "by a mutex of this process that is gone"
-            values = (shown(claim.key), shown_owner(other.owner), how)
             text = "%s is held by %s, %s: it stays held as long as it is renewed"
+            if not claim.is_orphaned:
+                text = "%s is held by %s, %s: if that block is around this wait, the wait never ends. Use AsyncMutex for both"
+                how = "by a block that this thread began in another context (contextvars)"
+            values = (shown(claim.key), shown_owner(other.owner), how)
             self.shared.emit(Log("warning", text, values, self.log_fields))
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
@@ -331,7 +349,7 @@ def warn_of_blocked_loop(contenders: Sequence[Contender]) -> None:
     Not in a cell of a notebook: it runs in a task of the kernel, in which nothing else waits for the loop.
     """
     one = contenders[0]
-    if not one.blocks or one.caller == one.thread or any(each.is_warned for each in contenders):
+    if not (one.blocks and one.is_pinned) or any(each.is_warned for each in contenders):
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_flags & inspect.CO_COROUTINE:

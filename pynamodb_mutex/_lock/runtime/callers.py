@@ -1,22 +1,28 @@
-"""Callers: which thread or asyncio task calls a lock.
+"""Callers: which task calls a lock or, outside of tasks, which thread in which context (`contextvars`).
 
 Each caller sees its own latest attempt at a lock object that several share, and only it may enter its acquisition again
 (reentrant locks). So each has a `Caller` object, which ends with it: lock objects (`pynamodb_mutex._lock.handles`) record by it
 what the caller has acquired. And each has a number that is never used twice in a process: claims refer to their holder by
 it.
+
+A thread of a pool is no caller. Suppose it runs a dependency of FastAPI that yields inside a block, and then a job of another
+request: that one does not hold the lock. A pool runs each job in a context of its own, and so a thread is a caller in each of its
+contexts. A task is one caller, whatever its context: a task that a holder starts gets a copy of the holder's, and holds nothing.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import socket
 import sys
 import threading
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from pynamodb_mutex._lock.operations.contender import Caller
 
@@ -33,7 +39,7 @@ _serial = itertools.count(1)
 
 
 class _Thread(threading.local):
-    """A thread as a caller, and the task for which it calls user code at the moment; None if for none."""
+    """A thread, the object that ends with it, and the caller for which it calls user code at the moment; None if for none."""
 
     def __init__(self) -> None:
         number = next(_serial)
@@ -43,12 +49,14 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+_in_context: ContextVar[Caller | None] = ContextVar("pynamodb_mutex_caller", default=None)
+"""The caller in this context, or in the one that it is a copy of: perhaps another thread."""
 # by the tasks themselves, not by `id`: a new task gets the `id` of one that ended, perhaps as a holder
 _tasks: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
 
 
 def caller(*, labelled: bool = True) -> Caller:
-    """Return the calling thread or task.
+    """Return the calling task or, outside of tasks, the calling thread in this context.
 
     Not known by `threading.get_ident`: that gives a new thread the number of one that ended, perhaps as a holder.
 
@@ -61,14 +69,36 @@ def caller(*, labelled: bool = True) -> Caller:
     asyncio: Any = sys.modules.get("asyncio")
     # by `getattr`, because another thread may be importing it at this moment: it is there, but not complete
     running_loop = getattr(asyncio, "_get_running_loop", None)
-    task = None if running_loop is None or running_loop() is None else asyncio.current_task()
-    me = _thread.caller if task is None else _tasks.get(task)
-    if me is None:
-        me = _tasks[task] = Caller(next(_serial), 0, "")
+    loops = running_loop is not None and running_loop() is not None
+    task = asyncio.current_task() if loops else None
+    if task is None and "trio" in sys.modules:
+        task = _task_of_trio()
+    thread = _thread.caller
+    if task is None:
+        me = _in_context.get()
+        # One of a copy on the same thread will do: Django's `sync_to_async` runs each call in a copy, whose variables it takes
+        # back.
+        if me is None or me.thread != thread.number:
+            me = Caller(next(_serial), thread.number, "", ref(thread))
+            _in_context.set(me)
+    else:
+        me = _tasks.get(task)
+        if me is None:
+            me = _tasks[task] = Caller(next(_serial), 0, "")
     if labelled:
-        name = _thread.thread.name if task is None else task.get_name()
-        me.thread, me.label = _thread.caller.number, f"{_host()}:{os.getpid()}:{name}"
+        of: Any = _thread.thread if task is None else task
+        # a task of asyncio has no name, but `get_name`
+        name = of.name if hasattr(of, "name") else of.get_name()
+        me.thread, me.label = thread.number, f"{_host()}:{os.getpid()}:{name}"
+        me.is_pinned = loops or task is not None
     return me
+
+
+def _task_of_trio() -> Any:
+    """Return the task of trio that runs on this thread; None if none does."""
+    lowlevel: Any = getattr(sys.modules["trio"], "lowlevel", None)  # perhaps not complete, as above
+    in_task = getattr(lowlevel, "in_trio_task", None)
+    return lowlevel.current_task() if in_task is not None and in_task() else None
 
 
 @cache
@@ -89,13 +119,13 @@ def acting_as(other: Caller) -> Iterator[None]:
         _thread.acts_as = before
 
 
-def calling_frame() -> int:
-    """Return the `id` of the frame in which user code calls a lock, also by an `ExitStack`; it is good while that runs."""
+def calling_frame() -> FrameType | None:
+    """Return the frame in which user code calls a lock, also by an `ExitStack`. Keep its `id`, which is good while it runs."""
     frame: FrameType | None = sys._getframe(1)
     # code that `exec` runs may have no name
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED_OVER):
         frame = frame.f_back
-    return id(frame)
+    return frame
 
 
 def take_last(stacks: dict[Caller, list[T]], who: Caller) -> T | None:
@@ -107,3 +137,43 @@ def take_last(stacks: dict[Caller, list[T]], who: Caller) -> T | None:
     if not own:
         del stacks[who]
     return last
+
+
+class Blocks(dict[Caller, list[tuple[T, int, object]]]):
+    """The ``with`` blocks of one object of a lock, by the caller that began each, innermost last."""
+
+    def begin(self, me: Caller, begun: T, frame: int) -> None:
+        """Record what a caller began a block with, in the frame of this `id`."""
+        # Also what ends with the caller's thread, until the block is left: another thread may do that (`HeldClaim.is_orphaned`).
+        self.setdefault(me, []).append((begun, frame, me.of()))
+
+    def leave(self, error: BaseException | None) -> tuple[Caller, T]:
+        """Take out the block that is left now, by an exception or by none: return who began it, and with what."""
+        me = caller(labelled=False)
+        # one may enter, and another leave
+        who = me if me in self else next(iter(self))
+        if len(self) > 1:
+            who = self._owner(error, who)
+        own = self[who]
+        begun = own.pop()[0]
+        if not own:
+            del self[who]
+        return who, begun
+
+    def _owner(self, error: BaseException | None, who: Caller) -> Caller:
+        """Return who of several began the block that is left now: the one who is given, unless its frame shows another.
+
+        A generator that is suspended in its block may be resumed by any thread of a pool, and closed by the garbage collector, on
+        any thread, or by the event loop, in a task of its own. Suppose A and B have a permit each by one semaphore, B in a
+        generator: the permit of A, who goes on, must not be released in place of B's.
+        """
+        frame: Any = calling_frame()
+        resumable = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+        # No other frame: an `ExitStack` may outlive the frame that entered it, and another frame may have that one's `id` by now.
+        if not (isinstance(error, GeneratorExit) or frame.f_code.co_flags & resumable):
+            return who
+        of_frame = id(frame)
+        found = [
+            each for each, own in list(self.items()) if of_frame in [block[1] for block in own]
+        ]
+        return who if who in found or not found else found[0]

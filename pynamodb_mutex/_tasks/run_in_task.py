@@ -100,11 +100,14 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
         CancelledError: If the task was cancelled meanwhile.
         MutexError: If this runs in a signal handler that has interrupted a step.
     """
-    if asyncio._get_running_loop() is None:
+    loop = asyncio._get_running_loop()
+    if loop is None:
         operation.close()
         raise RuntimeError(
             "no asyncio loop runs: in trio, use the locks for threads, by trio.to_thread.run_sync"
         )
+    # The loop of a workflow, as Temporal's, refuses this. It would never get the answer of a request that is sent.
+    loop.is_closed()
     resume: Any = operation.send
     value: Any = None
     request: Request | None = None

@@ -673,3 +673,46 @@ async def test_no_row_is_read_on_the_loops_thread(any_scene, sent_on_a_loop):
     await locks.release()
     assert sent_on_a_loop == []
     assert is_free(any_scene)
+
+
+class _LoopOfAWorkflow(asyncio.AbstractEventLoop):
+    """An event loop that has what a task needs, and no more: as that of Temporal's workflows."""
+
+    def __init__(self):
+        self._ready = []
+
+    def get_debug(self):
+        return False
+
+    def create_future(self):
+        return asyncio.Future(loop=self)
+
+    def call_soon(self, callback, *args, context=None):
+        self._ready.append((callback, args))
+
+    def call_exception_handler(self, context):
+        raise AssertionError(context)
+
+    def run(self, main):
+        asyncio._set_running_loop(self)
+        try:
+            task = asyncio.Task(main, loop=self)
+            while self._ready:
+                callback, args = self._ready.pop(0)
+                callback(*args)
+            return task.result()
+        finally:
+            asyncio._set_running_loop(None)
+
+
+@pytest.mark.real("embedded")
+def test_loop_that_would_never_get_the_answer_is_refused_before_anything_is_sent(scene):
+    mutex = scene.async_mutex()
+
+    async def main():
+        with pytest.raises(NotImplementedError):
+            await mutex.acquire()
+
+    _LoopOfAWorkflow().run(main())
+    assert not mutex.held
+    assert scene.proxy.kinds() == []

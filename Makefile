@@ -7,6 +7,7 @@ DEMO_VENV ?= .venv-demo
 PEERS_VENV ?= .venv-peers
 COMPAT_VENV ?= .venv-compat
 MUTANTS_VENV ?= .venv-mutants
+FRAMEWORKS_VENV ?= .venv-frameworks
 # Arguments for `make demo`, `make trial`, `make simulate`, `make bench`, `make compat`, `make mutants`, as in:
 # make demo ARGS=--help
 ARGS ?=
@@ -97,6 +98,15 @@ $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 compat: $(COMPAT_VENV)/.installed ## PynamoDB's own tests, with row locks on every model (ARGS=... for its options)
 	@$(COMPAT_VENV)/bin/python -m dev.compat $(ARGS)
 
+$(FRAMEWORKS_VENV)/.installed: setup.cfg setup.py tests/frameworks/requirements.txt
+	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
+	$(call install,$(FRAMEWORKS_VENV),-e '.[testing]' -r tests/frameworks/requirements.txt)
+	@touch $@
+
+# Without the conftest.py of the other tests, which needs what they need.
+frameworks: $(FRAMEWORKS_VENV)/.installed ## locks in web and other frameworks, with the real packages
+	$(FRAMEWORKS_VENV)/bin/python -m pytest --confcutdir tests/frameworks -p no:cacheprovider tests/frameworks
+
 $(MUTANTS_VENV)/.installed: setup.cfg setup.py
 	$(PYTHON) -m venv --clear $(MUTANTS_VENV)
 	$(call install,$(MUTANTS_VENV),-e '.[mutants]')
@@ -160,4 +170,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test coverage lengthy demo models trial simulate races bench compat mutants lint docs dist wheel newest lowest clean
+.PHONY: help venv test coverage lengthy demo models trial simulate races bench compat frameworks mutants lint docs dist wheel newest lowest clean

@@ -92,6 +92,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 
 
+# with the real packages, in an environment of their own: make frameworks
+collect_ignore = ["frameworks"]
+
 UNMEASURED = ("docs", "simulation", "tools")
 """Folders of tests that coverage is measured without: they take long, and others cover what they cover."""
 

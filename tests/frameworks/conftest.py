@@ -1,0 +1,45 @@
+"""An embedded DynamoDB. The environment of these tests has none of the other tests' tools, so they do not share a conftest.py."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import embedded_dynamodb, use
+
+
+@pytest.fixture(scope="session")
+def engine():
+    with embedded_dynamodb() as engine, use(engine):
+        yield engine
+
+
+@pytest.fixture
+def table(engine):
+    LockItem.create_table()
+    yield LockItem
+    LockItem.delete_table()
+
+
+class Inside:
+    """Counts who is inside a section at once."""
+
+    def __init__(self):
+        self.now = self.most = self.times = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def section(self):
+        with self._lock:
+            self.now += 1
+            self.times += 1
+            self.most = max(self.most, self.now)
+        yield
+        with self._lock:
+            self.now -= 1
+
+
+@pytest.fixture
+def inside():
+    return Inside()

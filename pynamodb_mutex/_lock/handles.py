@@ -350,7 +350,7 @@ class Lock(Handle[H]):
             Who began the block, and the acquisition to release; None if it was released already.
         """
         who, entered = self._blocks.leave(error)
-        entered.together.still_inside -= 1
+        entered.together.still_inside = (entered.together.still_inside or 0) - 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.

@@ -18,7 +18,12 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamodb_mutex._lock.decorated import check_function, check_result, is_async
 from pynamodb_mutex._lock.dynamodb.keys import LONGEST_KEY, check_key
-from pynamodb_mutex._lock.handles import HandleOfOne, note_not_released, timeout_error
+from pynamodb_mutex._lock.handles import (
+    HandleOfOne,
+    note_not_released,
+    timeout_error,
+    warn_of_suspension,
+)
 from pynamodb_mutex._lock.operations.options import (
     Made,
     as_seconds,
@@ -385,6 +390,7 @@ class Run(HandleOfOne):
         claim = self._claim
         if claim is None or self.done:
             return
+        warn_of_suspension(claim.shared, f"once {shown(self.key)}", error)
         if self._is_work_done or not (
             error is None or isinstance(error, Exception) or not self._terms.is_decided
         ):

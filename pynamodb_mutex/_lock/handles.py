@@ -19,6 +19,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
+from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.options import Made, check_at_least, check_bool, check_lease
 from pynamodb_mutex._lock.operations.release import release
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.planning import Held
+    from pynamodb_mutex._lock.operations.shared import Shared
     from pynamodb_mutex.exceptions import Loss
 
     P = ParamSpec("P")
@@ -359,9 +361,10 @@ class Lock(Handle[H]):
             held = entered
         return who, None if held.is_released else held
 
-    def _ending_block(self, held: H) -> Operation[None]:
+    def _ending_block(self, held: H, error: BaseException | None) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
         if not held.is_released:
+            warn_of_suspension(held.shared, self._shown, error)
             yield from release(held)
 
     @abstractmethod
@@ -456,7 +459,7 @@ class Lock(Handle[H]):
         # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a
         # generator that is suspended in this block.
         try:
-            execute(current_process(), self._ending_block(held), may_be_deferred=True)
+            execute(current_process(), self._ending_block(held, error), may_be_deferred=True)
         except Exception as failure:
             if error is None:
                 raise
@@ -495,6 +498,53 @@ class Lock(Handle[H]):
 
 # not in the class: type checkers refuse an ``async with`` by what is not there
 Lock.__aenter__ = Lock.__aexit__ = refusing("threads: use 'with', or an AsyncMutex")  # type: ignore[attr-defined]  # see above
+
+
+# -- blocks that are left by an exception ----------------------------------------------------------
+
+
+_SUSPEND = {
+    ("aws_durable_execution_sdk_python", "SuspendExecution"),
+    ("inngest", "ResponseInterrupt"),
+    ("langgraph", "GraphInterrupt"),
+    ("prefect", "Pause"),
+}
+"""Package and name of the exceptions by which frameworks end a function that they run again later, from its start."""
+
+_SUSPENDED = (
+    "%s: %s suspends your function, and its block is left: others may have the lock until the function is run again, and "
+    "acquires it anew. See https://pynamodb-mutex.readthedocs.io/page/howto/suspended.html"
+)
+
+_MOST_WARNED = 1000
+"""Locks after which it is forgotten for which a warning was given."""
+
+
+class _Warned(set[str]):
+    """What was held by blocks that a suspension has left, as far as this process has warned of it."""
+
+    def __init__(self, _: Shared) -> None:
+        super().__init__()
+
+
+def warn_of_suspension(shared: Shared, name: str, error: BaseException | None) -> None:
+    """Log, once for each lock, that a block is left because a framework suspends its function: others get the lock meanwhile.
+
+    Args:
+        shared: State that the locks of the process share.
+        name: What was held in the block, for the message.
+        error: The exception by which it is left; None for none.
+    """
+    if error is None:
+        return
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    warned = shared.of(_Warned)
+    if not kinds & _SUSPEND or name in warned:
+        return
+    if len(warned) >= _MOST_WARNED:
+        warned.clear()
+    warned.add(name)
+    shared.emit(Log("warning", _SUSPENDED, (name, type(error).__name__)))
 
 
 def note_not_released(error: BaseException, failure: Exception) -> None:

@@ -238,7 +238,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         left_by = error if holder is None else holder.leave(error)
         if held is not None:
             try:
-                await end_holding(self._lock._ending_block(held), error)
+                await end_holding(self._lock._ending_block(held, error), error)
             except Exception as failure:
                 if left_by is None:
                     raise

@@ -22,6 +22,25 @@ def table(engine):
     LockItem.delete_table()
 
 
+@pytest.fixture(scope="session")
+def configured_django(tmp_path_factory):
+    """Django with a database that several threads can read while one writes."""
+    import django
+    from django.conf import settings
+    from django.db import connection
+
+    file = tmp_path_factory.mktemp("django") / "database.sqlite"
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file)}
+    settings.configure(ALLOWED_HOSTS=["*"], DATABASES={"default": database})
+    django.setup()
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("CREATE TABLE account (balance INTEGER)")
+        cursor.execute("INSERT INTO account VALUES (100)")
+    yield
+    connection.close()
+
+
 class Inside:
     """Counts who is inside a section at once."""
 

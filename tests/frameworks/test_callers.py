@@ -111,17 +111,11 @@ def test_async_dependency_of_fastapi_may_hold_what_its_endpoint_takes_again(insi
 
 
 @pytest.fixture
-def django_of():
+def django_of(configured_django):
     """Runs requests of an asynchronous view at once."""
-    import django
-    from django.conf import settings
     from django.http import HttpResponse
     from django.test import AsyncClient, override_settings
     from django.urls import path
-
-    if not settings.configured:
-        settings.configure(ALLOWED_HOSTS=["*"])
-        django.setup()
 
     def run(work):
         async def view(request):

@@ -10,13 +10,12 @@ import atexit
 import logging
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pynamodb_mutex._admin.release_all import release_all
-    from pynamodb_mutex._called_once import once
-    from pynamodb_mutex._fair.hints import Hints
-    from pynamodb_mutex._synchronized import synchronized
+if TYPE_CHECKING or Path(sys.argv[0]).stem != "pynamodb-mutex":
+    # All at once, so that nobody sees a part of it: two threads that import parts of PynamoDB, whose modules refer to each
+    # other, may get modules that are not complete. Not for the command: it prints its help without botocore.
     from pynamodb_mutex.exceptions import (
         InvalidKeyError,
         InvalidRowError,
@@ -34,9 +33,14 @@ if TYPE_CHECKING:
         ResultUnavailableError,
         RowLockedError,
     )
-    from pynamodb_mutex.groups import Semaphore
     from pynamodb_mutex.models import LockItem
     from pynamodb_mutex.mutex import Mutex
+if TYPE_CHECKING:
+    from pynamodb_mutex._admin.release_all import release_all
+    from pynamodb_mutex._called_once import once
+    from pynamodb_mutex._fair.hints import Hints
+    from pynamodb_mutex._synchronized import synchronized
+    from pynamodb_mutex.groups import Semaphore
     from pynamodb_mutex.rows import RowLock, RowLockMixin
     from pynamodb_mutex.runs import Once, OnceItem
 
@@ -88,15 +92,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used.
-
-    So a program pays for what it uses, and the command line prints its help without botocore.
-    """
+    """Import a name that few programs need when it is first used, so that the package's import is fast."""
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
-    return globals().setdefault(name, getattr(home, name))
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 from pynamodb_mutex._lock.decorated import Key, check_function, is_async
 from pynamodb_mutex._lock.protocol.messages import shown
@@ -24,8 +32,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_OF_JSON = (str, int, float, list, tuple, dict, type(None))
-"""The classes of what JSON carries."""
+_CONTAINERS = (list, tuple, dict, Sequence, Mapping, Union, UnionType)
+"""What JSON carries if it carries what is in it."""
+
+_NOT_JSON = (bytes, AbstractSet, date, time, timedelta, Decimal, UUID, Enum)
+"""Common results that it does not carry, in addition to dataclasses and Pydantic's models."""
 
 _functions: dict[tuple[type, str], str] = {}
 """The function of each template, by model: two that share one would get each other's results."""
@@ -105,25 +116,28 @@ def _check_json(function: Callable[..., object], options: OnceOptions) -> None:
     Raises:
         TypeError: If so. The first call would do the work, and all others fail for as long as its result counts.
     """
+    # below another decorator the annotation may be that of another result
+    if "encode" in options or hasattr(function, "__wrapped__"):
+        return
     try:
         returned = [get_type_hints(function).get("return")]
     except Exception:  # noqa: BLE001 - a name that is imported for type checkers alone, or no function
         return
-    while returned and "encode" not in options:
+    while returned:
         kind = returned.pop()
-        returned += get_args(kind)
-        if isinstance(kind, type) and not _may_be_json(kind):
-            what = f"{getattr(function, '__qualname__', function)} returns {kind.__name__}"
+        of: Any = get_origin(kind) or kind
+        if of in _CONTAINERS:
+            returned += get_args(kind)
+        elif _is_not_json(of):
+            what = f"{getattr(function, '__qualname__', function)} returns {of.__name__}"
             raise TypeError(f"{what}, which JSON cannot carry: give once an encode= and a decode=")
 
 
-def _may_be_json(kind: type) -> bool:
-    """Return whether a value that is annotated with a class can be one that JSON carries."""
-    try:
-        could_be = (issubclass(kind, each) or issubclass(each, kind) for each in _OF_JSON)
-        return kind is Any or any(could_be)
-    except TypeError:  # a TypedDict or a Protocol
-        return True
+def _is_not_json(kind: Any) -> bool:
+    """Return whether JSON certainly carries no value that is annotated so."""
+    if not isinstance(kind, type) or issubclass(kind, (str, int, float, list, tuple, dict)):
+        return False
+    return issubclass(kind, _NOT_JSON) or is_dataclass(kind) or hasattr(kind, "model_dump_json")
 
 
 def _register(model: type, template: str, function: Callable[..., object]) -> None:

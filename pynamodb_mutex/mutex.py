@@ -29,7 +29,7 @@ from pynamodb_mutex._lock.operations.options import (
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.messages import shown
-from pynamodb_mutex._lock.runtime.callers import caller
+from pynamodb_mutex._lock.runtime.callers import caller, waits_block
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._several.handles import MOST_KEYS, KeyGroup, OneOfSeveral, members
@@ -291,7 +291,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             raise TypeError("a ticket is for a lock that is held alone: leave out shared=True")
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
-        execute(current_process(), mutex._attaching(read, blocks=True))
+        execute(current_process(), mutex._attaching(read, blocks=waits_block()))
         return mutex
 
     @classmethod

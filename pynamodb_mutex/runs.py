@@ -33,7 +33,7 @@ from pynamodb_mutex._lock.operations.options import (
 )
 from pynamodb_mutex._lock.protocol.claim import date_of
 from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
-from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame
+from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame, waits_block
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex._once.rows import OF_RUNS, OnceLayout, OnceRequests
@@ -544,7 +544,7 @@ class Once(Made):
     def __enter__(self) -> Run:
         """Begin a run, or find a result: see `call` for what it raises."""
         began, who = made(Run, self._terms), caller()
-        execute(current_process(), began._beginning(who, blocks=True))
+        execute(current_process(), began._beginning(who, blocks=waits_block()))
         self._runs.begin(who, began, id(calling_frame()))
         return began
 

@@ -26,7 +26,7 @@ from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.renew import ensure_held, renew
 from pynamodb_mutex._lock.protocol.claim import Claim, date_of
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
-from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame
+from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame, waits_block
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError, MutexTimeoutError, add_note
@@ -272,7 +272,12 @@ class Lock(Handle[H]):
         threads = current_process().threads
         if threads.waiting:
             threads.start()
-        return self._attempts.get(caller(labelled=False), self._latest)
+        me, latest = caller(labelled=False), self._latest
+        if me in self._attempts or latest is None or not latest.is_released:
+            return self._attempts.get(me, latest)
+        # Another acquisition by this object. Suppose jobs of a pool acquire permits by one semaphore, and others release them.
+        every = current_process().all_held()
+        return next((each for each in every if each.claims[0].contender.lock() is self), latest)
 
     def _current(self, what: str) -> H:
         """Return the acquisition that a call works on: see `_last`. Several locks must not all be released."""
@@ -377,7 +382,9 @@ class Lock(Handle[H]):
         self, blocking: bool, timeout: float | timedelta | None, force: bool = False
     ) -> bool:
         who = caller()
-        attempt = self._attempt(who, self._options.seconds_to_wait(blocking, timeout), blocks=True)
+        attempt = self._attempt(
+            who, self._options.seconds_to_wait(blocking, timeout), blocks=waits_block()
+        )
         if force:
             check_bool("force", force)
             attempt.by_force()
@@ -435,7 +442,9 @@ class Lock(Handle[H]):
 
     def _enter(self) -> H:
         who = caller()
-        attempt = self._attempt(who, self._options.seconds_to_wait(True, None), blocks=True)
+        attempt = self._attempt(
+            who, self._options.seconds_to_wait(True, None), blocks=waits_block()
+        )
         return execute(attempt.shared, self._entering(attempt, who, id(calling_frame())))
 
     @abstractmethod

@@ -177,10 +177,13 @@ class OnceRequests(Requests):
         if not forces:
             condition &= layout.not_held()
         version = (Path(layout.version) | slot("N", "seed")) + Value({"N": "1"})
+        payload = layout.payload_hash
         actions: list[Action] = [
             layout.token.set(slot("S", "token")),
             SetAction(Path(layout.version), version),
-            layout.payload_hash.remove(),
+            payload.set(slot("S", "payload_hash"))
+            if "payload_hash" in values
+            else payload.remove(),
         ]
         if "result" in values:
             actions += self._recording(values)[1:]

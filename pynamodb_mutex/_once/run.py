@@ -325,10 +325,13 @@ class Result(NamedTuple):
     keep: float
     payload_hash: str | None
 
-    def values(self, store: Store, now: float) -> tuple[float, dict[str, Any]]:
+    def values(
+        self, store: Store, now: float, at_least: float = 0.0
+    ) -> tuple[float, dict[str, Any]]:
         """Return until when the result counts if it is recorded now, in server time, and its serialised values."""
         # from the upper bound of server time: a result may count for longer than it was asked for, never for less
-        until = min(store.bounds.highest(now) + self.keep, NO_SERVER_TIME) if store.bounds else 0.0
+        until = store.bounds.highest(now) + self.keep if store.bounds else 0.0
+        until = min(max(until, at_least), NO_SERVER_TIME)
         values = {"done_until": seconds(until), "result": self.text, "unstored": self.unstored}
         values["ttl"] = store.ttl(until) if until < NO_SERVER_TIME else None
         return until, {name: value for name, value in values.items() if value is not None}
@@ -457,6 +460,8 @@ def decide(
     is_kept = state == "recorded" and seen.unstored is None and not forces
     if is_kept and result is not None:
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
+    # What replaces a result that could not be stored is for the same payload, and for no shorter time.
+    replaced = seen if state == "recorded" and result is not None else Claim()
     token, until = shared.new_token(store), shared.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`
 
@@ -468,7 +473,9 @@ def decide(
             return put_right(store, row, answer.item, token, now)
         values = {"token": token, "seed": str(store.next_version(now))}
         values["now_low"] = store.now_low(now)
-        values |= store.ending(now) if result is None else result.values(store, now)[1]
+        at_least = replaced.done_until or 0.0
+        values |= store.ending(now) if result is None else result.values(store, now, at_least)[1]
+        values |= {"payload_hash": replaced.payload_hash} if replaced.payload_hash else {}
         if seen.token is not None:
             values |= {"seen": seen.token, "seen_version": str(seen.version)}
         if seen.done_until is not None:

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -376,7 +376,10 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
 
 async def on_worker(function: Callable[[], T]) -> T:
     """Call a function on a worker, as this task; if the task is cancelled, it waits for the end."""
-    return await execute(current_process(), _outside(acting_as(caller())(function)))
+    result: Any = await execute(current_process(), _outside(acting_as(caller())(function)))
+    # of an async function it is what remains to be done
+    found: T = await result if isinstance(result, Coroutine) else result
+    return found
 
 
 async def iterate(items: Iterator[T]) -> AsyncIterator[T]:

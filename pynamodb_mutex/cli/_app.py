@@ -1,8 +1,8 @@
 """The group ``app`` of all commands, the options that all of them take, and the command ``completion``.
 
 A new command is written in a module of its own, or next to its relatives, and named in `_COMMANDS`. Its module is imported
-when the command is called: help, version and the completion of options need neither botocore nor PynamoDB, whose imports
-take ten times as long as all else.
+when the command is called: the list of commands, the version and the completion of a command's name need neither botocore nor
+PynamoDB, whose imports take ten times as long as all else.
 """
 
 from __future__ import annotations

@@ -174,7 +174,9 @@ def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
 def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     """Return the lines that every state of a lock has: key, state, holder, times and fencing token."""
     claim = lock.claim
-    lines = [("key", lock.name), ("state", _STATES[lock.state])]
+    state = "recorded: the work is done, but its result could not be stored"
+    state = state if lock.state == RECORDED and claim.unstored else _STATES[lock.state]
+    lines = [("key", lock.name), ("state", state)]
     if lock.state == INVALID:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
     if claim.closed is not None:
@@ -325,6 +327,8 @@ def wait(
       130  interrupted by Ctrl-C
     """
     locks, lock = found(place, key, range_key)
+    if not (lock.raw or locks.in_rows):
+        click.echo(f"{shown(lock.name)}: {_NEVER}", err=True)
     name = shown(key if range_key is None else f"{key} {range_key}")
     begun = read_clock()
     deadline = math.inf if timeout == FOREVER else begun + timeout

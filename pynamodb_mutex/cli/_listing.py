@@ -53,6 +53,7 @@ from pynamodb_mutex.cli._output import (
     zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
+from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -156,6 +157,7 @@ def ls(
       1  the table could not be read
     """
     locks = locks_of(place, keys, once=once)
+    prefix = prefix.removeprefix(PREFIX) if once else prefix
     rows = rows_of(locks, keys, range_key, prefix)
     only = RUNNING if locks.of_once and only == HELD else only
     with progress("reading the table") as news:

@@ -239,14 +239,15 @@ class Locks:
             click.BadParameter: If no lock can have this key.
         """
         if self.in_rows:
-            given = self._named(key) if range_key is None else None
-            if given is None and (range_key is None) != (self._range is None):
+            if range_key is None and self._range is not None:
+                key, range_key = self.named(key) or (key, None)
+            if (range_key is None) != (self._range is None):
                 has = "a range key: give it" if self._range else "no range key"
                 msg = f"{self._model.__name__} has {has}"
                 raise click.BadParameter(msg, param_hint="--range-key")
-            texts = zip(self._keys(), given or (key, range_key or ""), strict=False)
+            given = zip(self._keys(), (key, range_key or ""), strict=False)
             return {
-                name: value for each, text in texts for name, value in _typed(each, text).items()
+                name: value for each, text in given for name, value in _typed(each, text).items()
             }
         try:
             stored = PREFIX + key.removeprefix(PREFIX) if self.of_once and key else key
@@ -254,7 +255,7 @@ class Locks:
         except InvalidKeyError as error:
             raise click.BadParameter(str(error), param_hint="KEY") from error
 
-    def _named(self, name: str) -> list[str] | None:
+    def named(self, name: str) -> list[str] | None:
         """Return the parts of a row's key from its name in errors, see `row_name`; None for any other text."""
         table, *parts = name.split("/", len(self._keys()))
         if unquote(table) != self._model.Meta.table_name or len(parts) < len(self._keys()):
@@ -516,15 +517,25 @@ def found(
     the run that is under way.
     """
     locks = locks_of(place, [key], once=once)
-    lock = locks.read(locks.row(key, range_key))
-    if lock.raw or locks.of_once or locks.in_rows:
+    named = locks.named(key) if locks.in_rows and range_key is None else None
+    try:
+        row = locks.row(key, range_key)
+    except click.BadParameter:  # no row can have this key
+        if named is None:
+            raise
+        row, named = locks.row(*named), None
+    lock = locks.read(row)
+    if named is not None and not lock.raw:
+        lock = locks.read(locks.row(*named))
+    if locks.of_once or locks.in_rows or lock.state != FREE:
         return locks, lock
     with suppress(click.BadParameter, PynamoDBException):  # no such model, or it may not be read
         runs = Locks(place.once_model(), of_once=True)
         run = runs.read(runs.row(key, range_key))
         if run.raw:
-            click.echo(f"no lock has the key {shown(key)}: this is a key of once", err=True)
-            return runs, run
+            other = "see show --once" if lock.raw else "no lock has it"
+            click.echo(f"{shown(key)} is a key of once: {other}", err=True)
+            return (locks, lock) if lock.raw else (runs, run)
     return locks, lock
 
 

@@ -53,6 +53,7 @@ from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.cli._watchdog import Watchdog
 from pynamodb_mutex.exceptions import InvalidKeyError, MutexClosedError, MutexLostError
 from pynamodb_mutex.mutex import Mutex
+from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -283,6 +284,9 @@ def run(
     if verbose:  # the library logs failures that it retries
         logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)
     job = Job(find_command(command[0], place.environment), command, lease, grace, deadline, verbose)
+    if key.startswith(PREFIX):
+        # as for ``close``: a lock's requests would set a TTL
+        raise click.UsageError(f"{shown(key)} is a key of once", context)
     if shared and force:
         raise click.UsageError("--force takes a lock alone: leave out --shared", context)
     if timeout is None:

@@ -259,6 +259,19 @@ def test_row_is_found_by_the_name_that_errors_print(made, table, place, model, k
         assert json_of(*place, "release", name, "--force", "--yes")["freed"] is True
 
 
+def test_own_key_of_a_row_comes_before_the_name_of_another(made, table):
+    rows = made(Note)
+    name = f"{rows.Meta.table_name}/a"
+    for key in ("a", name):
+        rows(key).save()
+    with held_elsewhere(name, owner="of the longer", model=rows):
+        assert json_of(*NOTE, "show", name)["owner"] == "of the longer"
+        assert json_of(*NOTE, "show", "a")["state"] == "free"
+    rows(name).delete(add_version_condition=False)
+    with held_elsewhere("a", owner="of the shorter", model=rows):
+        assert json_of(*NOTE, "show", name)["owner"] == "of the shorter"
+
+
 def test_model_in_the_working_directory(table, tmp_path, monkeypatch):
     module = "from pynamodb_mutex import LockItem\nclass Here(LockItem):\n    pass\n"
     (tmp_path / "cli_models_here.py").write_text(module)

@@ -515,12 +515,14 @@ def test_model(made, table):
         ("release --force --yes", 1, "'once#lost' is a key of once: see show and forget"),
         ("close --reason x --yes", 2, "'once#lost' is a key of once"),
         ("open --yes", 2, "'once#lost' is a key of once"),
+        ("run", 2, "'once#lost' is a key of once"),
     ],
 )
 def test_commands_that_change_locks_refuse_keys_of_once(keys, command, code, says):
     before = OnceItem.get("once#lost").attribute_values
     name, *options = command.split()
-    assert says in cli(name, "once#lost", *options, code=code).stderr
+    more = ["true"] if name == "run" else []
+    assert says in cli(name, "once#lost", *options, *more, code=code).stderr
     assert cli("release", "--all-abandoned", "--yes").stderr.startswith(
         "no lock is abandoned in table"
     )
@@ -531,7 +533,7 @@ def test_commands_that_change_locks_refuse_keys_of_once(keys, command, code, say
 @pytest.mark.parametrize("key", ["lost", "once#lost"])
 def test_key_of_once_that_an_error_or_ls_prints_is_found(keys, key):
     """As a lock's key it would be free, which nobody must believe who looks for the run."""
-    said = "" if key.startswith("once#") else "no lock has the key 'lost': this is a key of once\n"
+    said = "" if key.startswith("once#") else "'lost' is a key of once: no lock has it\n"
     shown = cli("show", key)
     assert (shown.stderr, "state:          unknown: a run ended" in shown.stdout) == (said, True)
     unknown = "unknown: a run ended without a result; forget or record decides about it"
@@ -558,6 +560,10 @@ def test_lock_of_the_same_name_as_a_key_of_once_comes_first(keys):
     assert (json_of("show", "lock")["state"], json_of("show", "lock")["key"]) == ("held", "lock")
     unknown_run("lock")
     assert json_of("show", "lock")["state"] == "held"
+    LockItem.force_release("lock")
+    free = cli("show", "lock")
+    assert free.stderr == "'lock' is a key of once: see show --once\n"
+    assert "state:          free" in free.stdout
     # a model that has no keys of once
     missing = cli("show", "lost", "--model", "pynamodb_mutex:LockItem").stdout
     assert "state:          free" in missing

@@ -1,5 +1,6 @@
 """Who is the same caller: a task or, outside of tasks, a thread in one context."""
 
+import _thread
 import asyncio
 import gc
 import logging
@@ -14,8 +15,17 @@ from functools import partial
 import pytest
 import trio
 from row_models import Account
+from waits import until
 
-from pynamodb_mutex import LockItem, Mutex, MutexAlreadyHeldError, Once, OnceItem, Semaphore
+from pynamodb_mutex import (
+    LockItem,
+    Mutex,
+    MutexAlreadyHeldError,
+    MutexNotHeldError,
+    Once,
+    OnceItem,
+    Semaphore,
+)
 from pynamodb_mutex.aio import AsyncMutex
 
 pytestmark = pytest.mark.usefixtures("accounts", "once_table")
@@ -126,6 +136,33 @@ def test_stack_that_outlives_its_frame_ends_no_block_of_another_caller(thread):
     stack.close()
     assert before - {item.key for item in LockItem.held()} == {f"a#permit-{permit}"}
     other.close()
+
+
+@pytest.mark.real("embedded")
+def test_stack_that_the_interpreter_closes_ends_a_block():
+    """No frame of user code calls it then."""
+    semaphore, ended = Semaphore.for_key("a", permits=2), threading.Event()
+    other, stack = suspended(semaphore), ExitStack()
+    next(other)
+    stack.callback(ended.set)
+    elsewhere(stack.enter_context, semaphore)
+    _thread.start_new_thread(stack.close, ())
+    assert ended.wait(10)
+    until(lambda: len(list(LockItem.held())) == 1)
+    other.close()
+
+
+@pytest.mark.parametrize("make", [partial(Semaphore.for_key, "a", permits=3), LOCKS["readers"]])
+def test_jobs_of_a_pool_may_release_what_others_have_acquired_by_one_object(thread, make):
+    lock = make()
+    for _ in range(2):
+        assert thread(lock.acquire).result()
+    for _ in range(2):
+        assert thread(lambda: lock.held).result()
+        thread(lock.release).result()
+    assert not thread(lambda: lock.held).result()
+    with pytest.raises(MutexNotHeldError):
+        thread(lock.release).result()
 
 
 def test_lock_held_alone_covers_readers_of_its_context_alone(thread):

@@ -185,7 +185,8 @@ def test_waiter_keeps_its_plan_though_it_wakes_early_and_polls_only_if_it_is_fir
         clock.advance(due - clock.now())
         assert first.wake().until >= due + 1.0
         assert len(polls) == 1
-        second, hasty = waiting(mutex(poll=(1.0, 2.0)), 60), waiting(mutex(), 3)
+        second = waiting(mutex(poll=(1.0, 2.0), lease=90), 60)  # by then it would log
+        hasty = waiting(mutex(), 3)
         waits = [waiter.effect.until - clock.now() for waiter in (second, hasty)]
         assert waits == pytest.approx([60, 3])
         clock.advance(3)

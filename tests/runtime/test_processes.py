@@ -45,9 +45,6 @@ import pynamodb.models
 before = set(sys.modules)
 sys.addaudithook(audit)
 import pynamodb_mutex
-at_first = {name for name in sys.modules if name.startswith("pynamodb_mutex.")}
-assert not at_first, at_first  # for the help of the command line
-pynamodb_mutex.LockItem, pynamodb_mutex.Mutex
 loaded = sorted(set(sys.modules) - before)
 missing = [name for name in pynamodb_mutex.__all__ if not hasattr(pynamodb_mutex, name)]
 import pynamodb_mutex.signals

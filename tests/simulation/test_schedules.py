@@ -290,7 +290,7 @@ CAUGHT_IN = {
     "rare-poller": (size("one", 4), 1),
     "group-believes-proposed": (size("several", 3, lost_request=0.3), 0),
     "handed-over-blindly": (size("one", 3, 8, threads=3, late=0.1), 0),
-    "guessed-not-applied": (size("row none", 3, lost_answer=0.3, late=0.2), 4),
+    "guessed-not-applied": (size("row none", 3, lost_answer=0.3, late=0.2), 104),
     "watched-by-token": (size("one", 4, undated=0.9, late=0.1), 20),
     "hosts-agree": (size("one", 6, 6), 0),
     "unlocked-whatever": (size("row none", 4), 0),

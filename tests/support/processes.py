@@ -106,8 +106,7 @@ def _serve():
     import pynamodb_mutex
     from pynamodb_mutex import testing
 
-    ours = {name: getattr(pynamodb_mutex, name) for name in pynamodb_mutex.__all__}
-    names = {**globals(), **ours, "testing": testing}
+    names = {**globals(), **vars(pynamodb_mutex), "testing": testing}
     for line in sys.stdin:
         code = json.loads(line)
         reply = {"value": None}

@@ -225,9 +225,11 @@ class Contender:
         self._warn_of_holder()
         now = self.shared.now
         self.warns_at = self.warns_at or since + self.options.lease
-        if claim is None or now < self.warns_at:
+        if now < self.warns_at:
             return
         self.warns_at = now + (now - since)
+        if claim is None:
+            return
         made = date_of(made_at(claim.token))
         held = "" if made is None else f", acquired at {made.isoformat(timespec='seconds')}"
         values = (

@@ -119,6 +119,11 @@ def acting_as(other: Caller) -> Iterator[None]:
         _thread.acts_as = before
 
 
+def waits_block() -> bool:
+    """Return whether a wait blocks the caller's thread: not if this is a worker that acts for a task."""
+    return _thread.acts_as is None
+
+
 def calling_frame() -> FrameType | None:
     """Return the frame in which user code calls a lock, also by an `ExitStack`. Keep its `id`, which is good while it runs."""
     frame: FrameType | None = sys._getframe(1)
@@ -170,6 +175,8 @@ class Blocks(dict[Caller, list[tuple[T, int, object]]]):
         frame: Any = calling_frame()
         resumable = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
         # No other frame: an `ExitStack` may outlive the frame that entered it, and another frame may have that one's `id` by now.
+        if frame is None:  # of an `ExitStack` that the interpreter itself closes
+            return who
         if not (isinstance(error, GeneratorExit) or frame.f_code.co_flags & resumable):
             return who
         of_frame = id(frame)

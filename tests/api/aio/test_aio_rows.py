@@ -262,6 +262,40 @@ async def test_methods_of_the_model_are_called_and_not_passed_by(any_scene, sent
     assert sent_on_a_loop == []
 
 
+async def test_method_of_the_model_that_is_async_is_awaited(any_scene):
+    class Own(any_scene.here):
+        Meta = any_scene.here.Meta
+
+        async def save(self):
+            return await asyncio.to_thread(super().save)
+
+    async with Own.alocked(any_scene.key, timeout=20) as row:
+        row.balance = 7
+        await row.asave()
+        row.balance = 8
+        await row.arefresh()
+        assert row.balance == 7
+
+
+async def test_method_of_the_model_may_wait_for_a_lock_that_another_task_has(any_scene, table):
+    """It waits on a worker, and blocks no loop."""
+
+    class Own(any_scene.here):
+        Meta = any_scene.here.Meta
+
+        def save(self):
+            with Mutex.for_key("audit"):
+                return super().save()
+
+    async with Own.alocked(any_scene.key, timeout=20) as row:
+        holder = AsyncMutex.for_key("audit")
+        async with holder:
+            saving = asyncio.create_task(row.asave())
+            await asyncio.sleep(0.5)
+            assert not saving.done()
+        await saving
+
+
 async def test_mock_of_a_method_is_called(any_scene):
     row = any_scene.here(any_scene.key)
     with mock.patch.object(any_scene.here, "save", return_value={"of": "the class"}) as save:

@@ -15,6 +15,7 @@ from pynamodb_mutex import (
     NotRecordedError,
     Once,
     OutcomeUnknownError,
+    PayloadMismatchError,
     ResultUnavailableError,
 )
 from pynamodb_mutex.testing import expire
@@ -195,6 +196,25 @@ def test_record_replaces_what_could_not_be_stored(scene_of_once):
     assert scene_of_once.call(8) == 7
     with pytest.raises(MutexError, match="'a' has a result: forget it first"):
         Once.record("a", 9, model=There)
+
+
+def test_what_replaces_an_unstored_result_is_for_its_payload_and_as_long(scene_of_once):
+    for keep in (math.inf, 10 * 86400.0):
+        with pytest.raises(ResultUnavailableError):
+            scene_of_once.call(object(), payload=5, keep=keep)
+        until = scene_of_once.raw["done_until"]
+        assert Once.record("a", 7, keep=60, model=There) is True
+        assert scene_of_once.raw["done_until"] == until
+        assert ("ttl" in scene_of_once.raw) == (keep != math.inf)
+        assert scene_of_once.call(8, payload=5) == 7
+        with pytest.raises(PayloadMismatchError):
+            scene_of_once.call(8, payload=6)
+        Once.forget("a", model=There)
+        assert "payload_hash" not in scene_of_once.raw
+    with pytest.raises(ResultUnavailableError):
+        scene_of_once.call(object(), keep=60)
+    Once.record("a", 7, keep=math.inf, model=There)
+    assert scene_of_once.known.until is None
 
 
 def test_record(scene_of_once):

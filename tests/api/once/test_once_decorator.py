@@ -6,14 +6,15 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import importlib
 import itertools
 import runpy
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypedDict, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
 import pytest
 from once_scene import There
@@ -340,6 +341,12 @@ class Rated(TypedDict):
     level: Level
 
 
+class Named(str, Generic[TypeVar("Kind")]):
+    """Text about a class."""
+
+    __slots__ = ()
+
+
 class Sized(Protocol):
     """What a list may be."""
 
@@ -350,7 +357,7 @@ class Sized(Protocol):
     "returned",
     [
         *(Receipt, Level, dt.datetime, decimal.Decimal, uuid.UUID, bytes, set),
-        *(list[Receipt], "dict[str, Receipt]", Receipt | None, int | dt.date),
+        *(list[Receipt], "dict[str, Receipt]", Receipt | None, int | dt.date, set[str]),
     ],
 )
 def test_function_that_returns_what_json_cannot_carry_is_refused_at_once(returned):
@@ -367,6 +374,7 @@ def test_function_that_returns_what_json_cannot_carry_is_refused_at_once(returne
     [
         *(None, int, bool, str, float, enum.IntEnum, object, Any, Mapping, Rated, Sized, list),
         *(int | None, dict[str, Any], Sequence[str], Literal["a"], TypeVar("T"), "imported.Later"),
+        *(Named[Receipt], Order, Callable[[Receipt], str]),
     ],
 )
 def test_function_whose_result_json_may_carry_is_accepted(returned):
@@ -374,6 +382,22 @@ def test_function_whose_result_json_may_carry_is_accepted(returned):
 
     work.__annotations__["return"] = returned
     once(f"{next(names)}-{{number}}")(work)
+
+
+def test_annotation_of_a_function_below_another_decorator_is_not_that_of_its_result():
+    def as_json(function):
+        @functools.wraps(function)
+        def call(number):
+            return dataclasses.asdict(function(number))
+
+        return call
+
+    @once(f"{next(names)}-{{number}}")
+    @as_json
+    def receipt(number) -> Receipt:
+        return Receipt(number)
+
+    assert receipt.__wrapped__ is not None
 
 
 SCRIPT = """

@@ -175,9 +175,10 @@ class Blocks(dict[Caller, list[tuple[T, int, object]]]):
         frame: Any = calling_frame()
         resumable = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
         # No other frame: an `ExitStack` may outlive the frame that entered it, and another frame may have that one's `id` by now.
-        if frame is None:  # of an `ExitStack` that the interpreter itself closes
-            return who
-        if not (isinstance(error, GeneratorExit) or frame.f_code.co_flags & resumable):
+        # And none is there if the interpreter itself closes one, as at exit.
+        if frame is None or not (
+            isinstance(error, GeneratorExit) or frame.f_code.co_flags & resumable
+        ):
             return who
         of_frame = id(frame)
         found = [

@@ -473,6 +473,10 @@ def test_batch_refuses_a_row_that_is_locked_here_or_whose_lock_was_lost(any_scen
     assert any_scene.gone is (what == "delete")
     any_scene.overwrite()
     row = any_scene.locked()
+    row.row_lock.release()
+    batch(row)  # there was no block, after which it may not be written
+    any_scene.overwrite()
+    row = any_scene.locked()
     any_scene.forced_and_taken()
     for notice in (row.save, row.row_lock.release):
         with pytest.raises(MutexLostError):

@@ -137,20 +137,6 @@ def test_wait_that_goes_on_is_logged_after_a_lease_and_then_ever_less_often(capl
     assert re.match(text, long_waits(caplog)[0])
 
 
-def test_each_waiter_of_a_process_logs_at_its_own_time_though_it_does_not_poll(caplog, clock, pool):
-    """And however seldom the holder renews its lease."""
-    holder = pool.submit(held, mutex(owner="max", lease=900)).result()
-    first, second = waiting(mutex(lease=60)), waiting(mutex(lease=10, owner="second"))
-    clock.advance(second.effect.until - clock.now())
-    second.wake()
-    (text,) = long_waits(caplog)
-    assert text.startswith("'second' has waited for 'a' for 10 s: another thread or task of this")
-    assert second.effect.until - clock.now() == pytest.approx(10)
-    for each in (first, second):
-        each.interrupt()
-    holder.release()
-
-
 def test_wait_that_goes_on_names_a_holder_of_this_process(caplog, clock, pool):
     holder = pool.submit(held, mutex(owner="max", lease=900)).result()
     waits = waiting(mutex(lease=10))

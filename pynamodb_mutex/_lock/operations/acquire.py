@@ -303,7 +303,7 @@ class Acquisition(Attempt[HeldClaim]):
             longest = 0.0 if queue.holder is None else max(poll[1], queue.holder.noticed_within)
             deadline, uniform = self._deadline, shared.uniform
             until = turn.waits_until(shared.now, poll, deadline, end, uniform, longest=longest)
-            yield Wait(min(until, self.blocker.contender.warns_at), turn.wakeup)
+            yield Wait(until, turn.wakeup)
 
     def _report_wait(self, turn: WaitingTurn) -> None:
         """Emit ``contended`` once it is known that the lock is held; refuse a wait that cannot end."""

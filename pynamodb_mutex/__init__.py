@@ -13,7 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING or Path(sys.argv[0]).stem != "pynamodb-mutex":
+# an interpreter that another program embeds may have no arguments
+if TYPE_CHECKING or [Path(each).stem for each in sys.argv[:1]] != ["pynamodb-mutex"]:
     # All at once, so that nobody sees a part of it: two threads that import parts of PynamoDB, whose modules refer to each
     # other, may get modules that are not complete. Not for the command: it prints its help without botocore.
     from pynamodb_mutex.exceptions import (

@@ -525,16 +525,16 @@ def found(
             raise
         row, named = locks.row(*named), None
     lock = locks.read(row)
-    if named is not None and not lock.raw:
-        lock = locks.read(locks.row(*named))
+    if named is not None and not lock.raw and (other := locks.row(*named)) != row:
+        lock = locks.read(other)
     if locks.of_once or locks.in_rows or lock.state != FREE:
         return locks, lock
     with suppress(click.BadParameter, PynamoDBException):  # no such model, or it may not be read
         runs = Locks(place.once_model(), of_once=True)
         run = runs.read(runs.row(key, range_key))
         if run.raw:
-            other = "see show --once" if lock.raw else "no lock has it"
-            click.echo(f"{shown(key)} is a key of once: {other}", err=True)
+            said = "see show --once" if lock.raw else "no lock has it"
+            click.echo(f"{shown(key)} is a key of once: {said}", err=True)
             return (locks, lock) if lock.raw else (runs, run)
     return locks, lock
 

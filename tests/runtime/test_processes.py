@@ -124,3 +124,8 @@ def test_locks_of_processes_that_end(table):
     rows = [table.get(str(key), consistent_read=True) for key in range(len(ENDINGS))]
     stays = [row.expires_at is not None for row in rows]
     assert list(zip(endings, json.loads(done.stdout), stays, strict=True)) == ENDINGS, done.stderr
+
+
+def test_interpreter_without_arguments_imports_all_but_what_is_seldom_needed():
+    script = "import sys; sys.argv.clear(); import pynamodb_mutex; print(pynamodb_mutex.mutex)"
+    assert "pynamodb_mutex.mutex" in run_script(script).stdout

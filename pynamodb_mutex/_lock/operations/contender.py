@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.shared import Queue, Shared
     from pynamodb_mutex._lock.protocol.claim import Claim
 
+PASSED_OVER = ("pynamodb_mutex.", "contextlib")
+"""What the names of modules begin with whose frames are not user code."""
+
 
 class Caller:
     """A task, or a thread in one context, that calls a lock: one object for each, which ends with it.
@@ -378,8 +381,8 @@ def _kind(contender: Contender) -> str:
 
 def _users_level() -> int:
     """Return the ``stacklevel`` with which the caller's warning names the nearest line outside this library."""
-    level, frame, passed_over = 1, sys._getframe(1).f_back, ("pynamodb_mutex.", "contextlib")
+    level, frame = 1, sys._getframe(1).f_back
     # code that `exec` runs may have no name
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(passed_over):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(PASSED_OVER):
         level, frame = level + 1, frame.f_back
     return level + 1

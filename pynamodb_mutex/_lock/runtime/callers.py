@@ -24,16 +24,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from pynamodb_mutex._lock.operations.contender import Caller
+from pynamodb_mutex._lock.operations.contender import PASSED_OVER, Caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
 T = TypeVar("T")
-
-_PASSED_OVER = ("pynamodb_mutex.", "contextlib")
-"""What the names of modules begin with whose frames are not user code."""
 
 _serial = itertools.count(1)
 
@@ -128,7 +125,7 @@ def calling_frame() -> FrameType | None:
     """Return the frame in which user code calls a lock, also by an `ExitStack`. Keep its `id`, which is good while it runs."""
     frame: FrameType | None = sys._getframe(1)
     # code that `exec` runs may have no name
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED_OVER):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(PASSED_OVER):
         frame = frame.f_back
     return frame
 
@@ -159,11 +156,8 @@ class Blocks(dict[Caller, list[tuple[T, int, object]]]):
         who = me if me in self else next(iter(self))
         if len(self) > 1:
             who = self._owner(error, who)
-        own = self[who]
-        begun = own.pop()[0]
-        if not own:
-            del self[who]
-        return who, begun
+        block: Any = take_last(self, who)
+        return who, block[0]
 
     def _owner(self, error: BaseException | None, who: Caller) -> Caller:
         """Return who of several began the block that is left now: the one who is given, unless its frame shows another.

@@ -153,8 +153,8 @@ def counted(counts: Counter[Call]) -> Iterator[None]:
 
     with ExitStack() as stack:
         # a lock remembers the frame of its block, which is that of the caller, and not of `call`
-        passed_over = (*callers._PASSED_OVER, __name__)
-        stack.enter_context(patch.object(callers, "_PASSED_OVER", passed_over))
+        passed_over = (*callers.PASSED_OVER, __name__)
+        stack.enter_context(patch.object(callers, "PASSED_OVER", passed_over))
         members = {(base, name): each for kind in kinds for name, base, each in _members(kind)}
         for (base, name), member in members.items():
             if isinstance(member, property):

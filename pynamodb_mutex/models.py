@@ -112,7 +112,7 @@ class LockItem(Model):
         ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the
             end of the claim.
         data (Any): The payload, any JSON value; it stays when the lock is released, and the next holder can read it.
-        waiting (list[str] | None): Entries of those who wait in line, first come first: see `waiters`.
+        waiting (list[str] | None): Entries of the waiters in line, first come first, ``-`` where one has left: see `waiters`.
         free_since (float | None): When the last claim was ended, or a reader or the first in line last left, in seconds of
             DynamoDB's time since the epoch, at most two seconds late. It does not say when the present claim began or
             ends.
@@ -375,9 +375,9 @@ class LockItem(Model):
         Long labels are cut off, for an entry of the line takes at most 64 bytes. A waiter that died is listed until
         others pass it.
         """
-        from pynamodb_mutex._fair.waiting_line import label_of  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._fair.waiting_line import in_line, label_of  # noqa: PLC0415 - seldom needed
 
-        return [label_of(str(entry)) for entry in self.waiting or ()]
+        return [label_of(str(entry)) for entry in in_line(self.waiting or ())]
 
     @property
     def readers(self) -> list[tuple[str, datetime | None]]:

@@ -216,7 +216,7 @@ def parts_of(kwargs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
-    """Return the values of a request's conditions and updates: strings, and numbers as floats.
+    """Return the values of a request's conditions and updates: strings, also those in lists, and numbers as floats.
 
     What names an attribute is no value: that is the token of a claim that readers share, which is one reader's, too. A reader's
     request names the token of its own entry.
@@ -230,6 +230,7 @@ def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
     if place is not None and "TransactItems" in kwargs:
         parts = [part for part in parts if _place_of(part) == place]
     typed = [v for part in parts for v in part.get("ExpressionAttributeValues", {}).values()]
+    typed = [each for v in typed for each in v.get("L", [v])]
     values = {float(each["N"]) if "N" in each else each.get("S") for each in typed}
     values -= {*kwargs.get("ExpressionAttributeNames", {}).values()}
     entry = reader_of(kwargs)

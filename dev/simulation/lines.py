@@ -12,7 +12,7 @@ from dev.simulation.claims import FAR, parts_of, values_on
 from dev.simulation.handles import LATE_FOR
 from dev.simulation.signals import SignalJudge
 from dev.simulation.world import EPOCH
-from pynamodb_mutex._fair.waiting_line import address_of, id_of
+from pynamodb_mutex._fair.waiting_line import address_of, id_of, in_line
 
 if TYPE_CHECKING:
     from dev.simulation.claims import Place
@@ -26,8 +26,11 @@ the times that it writes into the row are out of date by then."""
 PATIENCE = 6.0
 """Seconds for which those behind wait for the first in line, before they pass it for dead."""
 
-STEP = 2.0
+STEPS = (0.5,) * 12 + (0.12,) * 100
 """Seconds more for which those behind each further one wait."""
+
+IN_ORDER = 10
+"""Most dead waiters behind whom those who live keep their order."""
 
 IDLE_FIRST = 3.0
 """Longest time in seconds for which a lock is free while a living waiter stands first. The waiter may not know yet that
@@ -79,6 +82,15 @@ class LineJudge(SignalJudge):
         self._reached: set[Process] = set()
         self._hinted: dict[str, float] = {}
         self._astray: set[str] = set()
+
+    def have_died(self, process: Process, place: Place, row: dict[str, Any]) -> None:
+        """Note a row in whose line waiters of a process stand who have died, and since when it is free."""
+        for entry in line_of(row):
+            self._waiters[entry], self._joined[entry] = process, self._world.now
+            self._doubtful[entry] = self._world.now
+        self._free_since[place] = self._world.now
+        said = (row["token"]["S"], None, int(row["version"]["N"]), place[0], place[1][-1][-1])
+        self._claims.add(said)
 
     def failed(self, process: Process, kwargs: dict[str, Any]) -> None:
         """Note that a request meets a fault: its process may be late from now on.
@@ -253,11 +265,14 @@ class LineJudge(SignalJudge):
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
         for entry in passed:
-            # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only 2 s
-            # more than the one before it, so one such request may cost it its place.
+            # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only half a
+            # second more than the one before it, so one such request may cost it its place.
             failures = 1 if entry == before[0] else 0
+            ahead = before[: before.index(entry)]
+            if sum(not self._is_punctual(each, failures=0) for each in ahead) > IN_ORDER:
+                continue
             # One ahead has given up, and this one learns of its new place by its next poll, as late as the one behind it.
-            is_moved = self._world.now - self._left_at.get(place, -math.inf) <= STEP + IDLE_FIRST
+            is_moved = self._world.now - self._left_at.get(place, -math.inf) <= 2.0 + IDLE_FIRST
             is_misled = is_moved or self._is_misled(taker, place)
             if self._is_punctual(entry, failures) and not is_misled:
                 self.fail(f"order: {entry} was passed in line for {place}")
@@ -271,7 +286,7 @@ class LineJudge(SignalJudge):
             dead += 1
         else:
             return
-        longest = PATIENCE + (dead - 1) * STEP + IDLE_DEAD if dead else IDLE_FIRST
+        longest = PATIENCE + sum(STEPS[: dead - 1]) + IDLE_DEAD if dead else IDLE_FIRST
         if idle > longest:
             self.fail(f"order: {place} was free for {idle:.1f} s with {dead} dead of {before}")
 
@@ -299,4 +314,4 @@ class LineJudge(SignalJudge):
 
 def line_of(row: dict[str, Any]) -> list[str]:
     """Return the entries of the waiters in a row, first come first."""
-    return [entry["S"] for entry in row.get("waiting", {"L": []})["L"]]
+    return in_line([entry["S"] for entry in row.get("waiting", {"L": []})["L"]])

@@ -41,6 +41,8 @@ from pynamodb_mutex._lock.dynamodb.store import SHORTEST_RETENTION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dev.simulation.values import Item
+
 QUIET = 900.0
 """Seconds after the last fault within which all clients must have finished. No lock, entry or renewal may remain then."""
 
@@ -68,6 +70,7 @@ class Size(NamedTuple):
         gap: Seconds after which all work again that have been idle since; 0 for no such time. The TTL deletes rows then.
         jumps: Number of jumps of local clocks.
         outages: Share of the sections in which a thread holds a key for long, mostly cut off from DynamoDB.
+        dead: Number of waiters who have died in the line of the first key before the beginning.
     """
 
     processes: int
@@ -84,6 +87,7 @@ class Size(NamedTuple):
     gap: float = 0.0
     jumps: int = 0
     outages: float = 0.0
+    dead: int = 0
 
     @property
     def is_of_once(self) -> bool:
@@ -129,7 +133,9 @@ class Size(NamedTuple):
         )
         # the order of waiters, and who counts as dead, shows where many wait in line for the same lock
         is_fair = not drawn.is_of_once and rng.random() > 0.85
-        return drawn._replace(ways=("lock_fair",), keys=1) if is_fair else drawn
+        if not is_fair:
+            return drawn
+        return drawn._replace(ways=("lock_fair",), keys=1, dead=rng.choice((0, 0, 0, 2, 10, 40)))
 
     def smaller(self) -> Iterator[Size]:
         """Return the sizes in which one value is smaller than here; roughly the much smaller ones first."""
@@ -143,7 +149,7 @@ class Size(NamedTuple):
             yield self._replace(ways=tuple(each for each in self.ways if each != way))
         if self.seconds > 20:
             yield self._replace(seconds=20.0)
-        for name in ("strikes", "hints", "astray", "gap", "jumps", "outages"):
+        for name in ("strikes", "hints", "astray", "gap", "jumps", "outages", "dead"):
             if getattr(self, name):
                 yield self._replace(**{name: 0})
 
@@ -224,6 +230,8 @@ class Schedule:
         world.network.datagrams.astray = size.astray
         if size.hints and size.astray:
             world.after(0.0, partial(self._forge, random.Random(f"{world.seed} forger")))
+        if size.dead:
+            self._let_die(size.dead)
         world.run(end)
         # From here on nothing goes wrong any more, so whoever does not finish would never finish. Outages end by
         # themselves; requests that are late still arrive.
@@ -251,6 +259,17 @@ class Schedule:
             client = Client(self, process)
             call = client.run_tasks if self._rng.random() < 0.2 else client.run
             process.start_thread(f"t{number}", call)
+
+    def _let_die(self, waiters: int) -> None:
+        """Let waiters stand in the line of the first key who have died."""
+        table, key, tables = self._model.Meta.table_name, self._keys[0], self.world.tables
+        row: Item = {"key": {"S": key}, "version": {"N": "1"}, "token": {"S": "t0"}, "free_since": {"N": str(EPOCH)}}
+        row["waiting"] = {"L": [{"S": f"00000000{each:08x}|dead"} for each in range(waiters)]}
+        with patch.object(tables, "watch", lambda *_: None):
+            tables.apply("PutItem", {"TableName": table, "Item": row})
+        dead = Process(self.world, "dead")
+        dead.crash()
+        self.judge.have_died(dead, (table, (key,)), row)
 
     def _some_gaps(self) -> float:
         """Return the time from the beginning to a random time at which all have been idle; 0 if they never are."""

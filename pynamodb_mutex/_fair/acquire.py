@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._fair.hints import Called, Calls, Hints
-from pynamodb_mutex._fair.requests import Passing, join, leave
-from pynamodb_mutex._fair.waiting_line import Take, WaitingLine, new_entry
+from pynamodb_mutex._fair.requests import Passing, entries, join, leave
+from pynamodb_mutex._fair.waiting_line import Take, WaitingLine, in_line, new_entry
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.acquire import Acquisition, undone
 from pynamodb_mutex._lock.operations.effects import Outside, Wait, Wakeup
@@ -85,7 +85,7 @@ class FairAcquisition(Acquisition):
         while True:
             before = self.observed.claim
             # Suppose a holder of this process has released the lock: no read is needed to know that it is free.
-            take = Take(0) if is_woken else self._next_take()
+            take = line.as_first() if is_woken else self._next_take()
             if take is not None:
                 self._take = take
                 claim = yield from self.take()
@@ -178,11 +178,7 @@ class FairAcquisition(Acquisition):
         take, seen = self._take, self.observed.claim
         values |= {"entry": self._line.entry, "past": self.contender.store.now_low(now, take.past)}
         if seen is not None:
-            values["seen"] = seen.token
-            # It passes a line of dead waiters without standing in it: the last entry must be the one that was seen, and
-            # nobody may stand behind that. A waiter that has joined since then is not passed.
-            if take.place is None and seen.waiting:
-                values["entry"] = seen.waiting[-1]
+            values |= {"seen": seen.token, "line": entries(seen.waiting)}
         self._clause = Passing.by(take)
         return super()._request(own, values, now)
 
@@ -228,7 +224,7 @@ class FairAcquisition(Acquisition):
         line.may_be_in_line = True  # before the effect: an interruption during it must know that there may be an entry
         answer = yield from retrying(
             self.shared,
-            lambda: join(store, contender.options.row, entry, seen.version, changes),
+            lambda: join(store, contender.options.row, entry, seen, changes),
             self._deadline,
             about=contender,
             attempts=self.requests,
@@ -246,10 +242,7 @@ class FairAcquisition(Acquisition):
         until = shared.now + RELEASE_PATIENCE
 
         def build() -> Request:
-            # The write requires the entry to be at this place. If the place is unknown, or the line has moved, the
-            # refusal shows the row, and the next round has the right place.
-            place = line.size if line.place is None else line.place
-            return leave(contender.store, contender.options.row, line.entry, place, shared.now)
+            return leave(contender.store, contender.options.row, line, shared.now)
 
         try:
             while line.may_be_in_line and not shared.inherited:
@@ -258,7 +251,7 @@ class FairAcquisition(Acquisition):
                     if contender.on_freed is not None and line.place == 0:
                         from pynamodb_mutex._fair.listener import call  # noqa: PLC0415 - as above
 
-                        call(shared, line.waiting[1:], is_free=shared.now >= self.free_at)
+                        call(shared, in_line(line.waiting)[1:], is_free=shared.now >= self.free_at)
                     line.leave()
                 else:
                     line.see(answer.claim, answer.received, is_current=True)

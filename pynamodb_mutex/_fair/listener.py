@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pynamodb_mutex._fair.hints import NEXT, Calls
-from pynamodb_mutex._fair.waiting_line import address_of, id_of
+from pynamodb_mutex._fair.waiting_line import address_of, id_of, in_line
 from pynamodb_mutex._lock.operations.events import Do
 from pynamodb_mutex._lock.runtime.threads import log
 
@@ -125,13 +125,13 @@ def call(shared: Shared, waiting: Sequence[str], *, is_free: bool = True) -> Non
 
     Args:
         shared: What the locks of the process share.
-        waiting: The entries in line, first come first.
+        waiting: The entries in the list, first come first.
         is_free: Whether the lock is free. If not, the first is next.
     """
     # Without the second hint, a waiter that polls rarely does not know that it stands first now: a call that gets lost would
     # cost it all the time until its next poll.
     marks = ("", NEXT) if is_free else (NEXT,)
-    for entry, mark in zip(waiting, marks, strict=False):
+    for entry, mark in zip(in_line(waiting), marks, strict=False):
         address = address_of(entry)
         if address is not None:
             shared.emit(Do(partial(shared.of(Listener).send, address, id_of(entry) + mark)))

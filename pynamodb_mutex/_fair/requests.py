@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
+from pynamodb_mutex._fair.waiting_line import STRUCK_OUT, in_line
 from pynamodb_mutex._lock.dynamodb.layout import seconds, slot
-from pynamodb_mutex._lock.dynamodb.requests import Lazy, Template, Templates, by_kind
+from pynamodb_mutex._lock.dynamodb.requests import Template, Templates, by_kind
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamodb_mutex._fair.waiting_line import Take
+    from pynamodb_mutex._fair.waiting_line import Take, WaitingLine
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.dynamodb.layout import Layout
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
+    from pynamodb_mutex._lock.protocol.claim import Claim
+
+FEW = 4
+"""Most waiters in line among whom one that leaves removes its entry: an older version counts one that is struck out as
+dead, and would wait for it."""
 
 
-def _entry_at(layout: Layout, place: int) -> Condition:
-    """Return the condition that our entry stands in line at a place."""
-    stands: Condition = Path(layout.waiting)[place] == slot("S", "entry")
+def _stands(layout: Layout, index: int | None) -> Condition:
+    """Return the condition that our entry stands in the list at an index; with None, that the list is the one we saw."""
+    if index is None:
+        is_same: Condition = Path(layout.waiting) == slot("L", "line")
+        return is_same
+    stands: Condition = Path(layout.waiting)[index] == slot("S", "entry")
     return stands
-
-
-def _nobody_from(layout: Layout, place: int) -> Condition:
-    """Return the condition that nobody stands in line at a place, nor behind it: see `Layout.nobody_waits`."""
-    nobody: Condition = Path(layout.waiting)[place].does_not_exist()
-    return nobody
 
 
 class Passing(NamedTuple):
@@ -39,8 +44,7 @@ class Passing(NamedTuple):
     How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
     """
 
-    place: int | None
-    size: int
+    index: int | None
     ahead: bool
     unchanged: bool
     is_long: bool
@@ -48,7 +52,7 @@ class Passing(NamedTuple):
     @classmethod
     def by(cls, take: Take) -> Passing:
         """Return the clause for a take."""
-        return cls(take.place, take.size, take.ahead, take.unchanged, take.past > 0)
+        return cls(take.index, take.ahead, take.unchanged, take.past > 0)
 
     def free(self, layout: Layout) -> Condition:
         """Return the condition that the lock is free; for dead waiters, that it was free since before a given time.
@@ -65,63 +69,85 @@ class Passing(NamedTuple):
 
     def add(self, layout: Layout, actions: list[Action]) -> Condition:
         """Add the actions that remove entries, and return the condition about the line."""
-        place = self.place
-        if place is None:
-            # The whole line is removed, so it must still be the one that was judged: its last entry stands at its
-            # place, and nobody has joined behind it.
-            nobody_behind: Condition = _nobody_from(layout, self.size)
-            if self.size:
-                actions.append(layout.waiting.remove())
-                nobody_behind = _entry_at(layout, self.size - 1) & nobody_behind
-            return nobody_behind
-        stands = _entry_at(layout, place)
+        index = self.index
+        if index is None and not self.ahead:
+            return layout.nobody_waits
+        stands = _stands(layout, index)
         if self.unchanged:
             stands &= layout.token == slot("S", "seen")
-        # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
-        removed = range(place + 1) if self.ahead else [place]
-        actions += [Path(layout.waiting)[each].remove() for each in removed]
+        if index is None:
+            actions.append(layout.waiting.remove())
+        else:
+            # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
+            removed = range(index + 1) if self.ahead else [index]
+            actions += [Path(layout.waiting)[each].remove() for each in removed]
         return stands
 
 
 class LineTemplates(Templates):
     """The templates of the requests that change the line alone."""
 
-    @Lazy
-    def join(self) -> Template:
+    @by_kind
+    def join(self, is_full: bool) -> Template:  # noqa: FBT001 - the kind
         """Join the line at its end, once, and only while the fencing token is within bounds.
 
         So a copy that arrives late, when its waiter may be gone, is refused if the lock has changed hands since.
         """
         layout = self._layout
-        stands = Path(layout.waiting).contains(slot("S", "entry"))
         condition = layout.version.between(slot("N", "version"), slot("N", "highest"))
-        condition &= ~stands & _nobody_from(layout, MOST_WAITING - 1)
-        longer = (Path(layout.waiting) | Value({"L": []})).append(slot("L", "entries"))
+        longer: Any = slot("L", "entries")
+        if is_full:
+            # struck out entries leave no room: a list without them takes the place of the one that we saw
+            condition &= _stands(layout, None)
+        else:
+            stands = Path(layout.waiting).contains(slot("S", "entry"))
+            condition &= ~stands & Path(layout.waiting)[MOST_WAITING - 1].does_not_exist()
+            longer = (Path(layout.waiting) | Value({"L": []})).append(longer)
         return self._template(
             [SetAction(Path(layout.waiting), longer)], condition, return_values="ALL_NEW"
         )
 
     @by_kind
-    def leave(self, place: int) -> Template:
-        """Leave the line, from the place where our entry was seen last. Refused if another entry stands there."""
-        layout = self._layout
-        actions = [Path(layout.waiting)[place].remove()]
-        if place == 0:
+    def leave(self, kind: tuple[int | None, bool, bool]) -> Template:
+        """Leave the line, from where our entry was seen last, or with None by removing the whole list.
+
+        Refused if another entry stands there, or the list is another one. An entry that is removed moves all behind it:
+        when many leave at once, each would be refused until those before it have left. So among many it is struck out.
+        """
+        layout, (index, is_first, removes) = self._layout, kind
+        entry = layout.waiting if index is None else Path(layout.waiting)[index]
+        actions: list[Action] = [entry.remove() if removes else entry.set(Value({"S": STRUCK_OUT}))]
+        if is_first:
             # If the lock is free, it counts as free only from now on, so that the others have their full time
             # with whoever stands first next. Otherwise, when one first waiter after the other hangs and gives up,
             # the next one would be passed before it had time for a request that hangs.
             actions.append(layout.free_since.set(slot("N", "free_since")))
-        return self._template(actions, _entry_at(layout, place))
+        return self._template(actions, _stands(layout, index))
 
 
-def join(store: Store, row: RawItem, entry: str, version: int, changes: int) -> Request:
-    """Return the request that joins the line, if the lock has changed hands since a version at most so many times."""
-    values = {"entry": entry, "entries": [{"S": entry}]}
-    values |= {"version": str(version), "highest": str(version + changes)}
-    return store.update(store.of(LineTemplates).join, row, values)
+def entries(waiting: Sequence[str]) -> list[RawItem]:
+    """Serialise entries of the line."""
+    return [{"S": entry} for entry in waiting]
 
 
-def leave(store: Store, row: RawItem, entry: str, place: int, now: float) -> Request:
-    """Return the request by which an entry leaves the line, from a place."""
-    values = {"entry": entry, "free_since": seconds(store.highest(now))}
-    return store.update(store.of(LineTemplates).leave[place], row, values)
+def join(store: Store, row: RawItem, entry: str, seen: Claim, changes: int) -> Request:
+    """Return the request that joins the line, if the lock has changed hands since it was seen at most so many times."""
+    is_full = len(seen.waiting) >= MOST_WAITING
+    others = in_line(seen.waiting) if is_full else []
+    values = {"entry": entry, "entries": entries([*others, entry]), "line": entries(seen.waiting)}
+    values |= {"version": str(seen.version), "highest": str(seen.version + changes)}
+    return store.update(store.of(LineTemplates).join[is_full], row, values)
+
+
+def leave(store: Store, row: RawItem, line: WaitingLine, now: float) -> Request:
+    """Return the request by which a waiter leaves the line, from where it stands as far as is known."""
+    is_first = line.place == 0
+    if is_first and line.size == 1:
+        index = None
+    else:
+        # an unknown place, or a line that has moved: the refusal shows the row, and the next round knows the right place
+        index = len(line.waiting) if line.index is None else line.index
+    values = {"entry": line.entry, "line": entries(line.waiting)}
+    values["free_since"] = seconds(store.highest(now))
+    template = store.of(LineTemplates).leave[index, is_first, line.size <= FEW]
+    return store.update(template, row, values)

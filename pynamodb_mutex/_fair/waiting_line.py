@@ -20,6 +20,8 @@ from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, NO_SERVER_TIME, TIC
 from pynamodb_mutex._lock.protocol.schedule import SHORTEST_WAIT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pynamodb_mutex._lock.protocol.claim import Claim
     from pynamodb_mutex._lock.protocol.server_time import Bounds
 
@@ -27,15 +29,26 @@ DEAD_AFTER = 6.0
 """Seconds for which the lock must have been free before the first in line counts as dead: a waiter polls at least every
 2 s, one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
 
-STEP = 2.0
-"""Seconds more for each further waiter ahead, so that those behind several dead ones still go in their order."""
+STEP = 0.5
+"""Seconds more for each of the next `STEPS` waiters ahead, so that those behind several dead ones still go in their order: by
+then they know server time to about 0.2 s."""
+
+STEPS = 12
+"""Number of waiters ahead for whom the others wait a whole step more; for each further one they wait `SHORT_STEP`."""
+
+SHORT_STEP = 0.12
+"""Seconds more for each further waiter ahead. Behind so many dead ones some waiters lose their place, and the lock is free
+for 17 s at most behind fifty."""
 
 NEXT_POLL = 0.3
 """Seconds until the poll of a waiter that was called next: it stands first from then on, and the hint that the lock is
 released may get lost."""
 
-LONGEST_POLL = 2.0
-"""Longest wait between two polls of a waiter that does not stand first, in seconds. DEAD_AFTER relies on it."""
+LONGEST_POLL = 1.8
+"""Longest wait between two polls of a waiter that does not stand first, in seconds. DEAD_AFTER relies on it.
+
+Not whole seconds: a ``Date`` says most to those who ask just after it has changed, so each poll comes at another part of the
+second."""
 
 HEAD_POLL = 0.2
 """Longest wait between two polls of the first in line, in seconds: nobody else may take the lock that is released."""
@@ -55,6 +68,10 @@ _ID = 16
 
 _LONGEST_ENTRY = 64
 """Most bytes of an entry."""
+
+STRUCK_OUT = "-"
+"""What stands in the place of an entry whose waiter has left, while many wait: no other entry moves, so that many can leave
+at once."""
 
 _CAN_BE_CALLED = "!"
 """What follows the id in an entry with an address. In all other entries the bar does, so no label is taken for an address."""
@@ -85,6 +102,11 @@ def new_entry(
 def label_of(entry: str) -> str:
     """Return the owner label in an entry, for people; the whole entry if it has none."""
     return entry.partition("|")[2] or entry
+
+
+def in_line(waiting: Sequence[str]) -> list[str]:
+    """Return the entries of the waiters in a list, without those that are struck out."""
+    return [entry for entry in waiting if entry != STRUCK_OUT]
 
 
 def id_of(entry: str) -> str:
@@ -133,15 +155,14 @@ class Take(NamedTuple):
     The conditions of any acquiring write come in addition.
 
     Attributes:
-        place: Place at which the waiter must stand; None if it does not stand in line.
-        size: Number of waiters that must stand in line if this one does not; all of them are removed, as dead.
-        ahead: Whether the entries ahead of the waiter's are removed, as dead. Its own is removed in any case.
+        index: Index at which its entry must stand in the list; None if it does not stand there.
+        ahead: Whether the entries ahead of its own are removed, as struck out or dead. Its own is removed in any case. If it
+            has none, all are removed, and the list must be as it was seen; otherwise it must be empty.
         past: Seconds for which the lock must have been free, by server time; 0 if it need only be free.
         unchanged: Whether the lock must not have changed hands since the row was seen.
     """
 
-    place: int | None = None
-    size: int = 0
+    index: int | None = None
     ahead: bool = False
     past: float = 0.0
     unchanged: bool = False
@@ -149,7 +170,8 @@ class Take(NamedTuple):
 
 def dead_after(place: int) -> float:
     """Return the seconds for which the lock must be free before the waiter at a place may pass all ahead of it."""
-    return DEAD_AFTER + (place - 1) * STEP
+    steps = min(place - 1, STEPS)
+    return DEAD_AFTER + steps * STEP + (place - 1 - steps) * SHORT_STEP
 
 
 def _dated(claim: Claim) -> tuple[object, ...]:
@@ -180,6 +202,7 @@ class WaitingLine:
     Attributes:
         entry: Entry of this waiter; empty until server time, which is part of it, was asked for.
         place: Number of waiters ahead of it, 0 for the first; None if it does not stand in line.
+        index: Index of its entry in the list, in which some before it may be struck out; None if it does not stand there.
         may_be_in_line: Whether its entry may be in the row: no answer to a write, nor a consistent read, shows it is not.
         doubts: Whether the last read showed an older row than was known already: the next one must be consistent.
         polled_at: Local time at which the last answer that showed the row was received.
@@ -190,6 +213,7 @@ class WaitingLine:
     def __init__(self, poll: tuple[float, float]) -> None:
         self.entry = ""
         self.place: int | None = None
+        self.index: int | None = None
         self.may_be_in_line = False
         self.doubts = False
         self.polled_at = -math.inf
@@ -213,11 +237,11 @@ class WaitingLine:
     @property
     def size(self) -> int:
         """Number of waiters in line, as far as is known."""
-        return len(self.waiting)
+        return len(in_line(self.waiting))
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The entries in line, as far as is known."""
+        """The entries in the list, struck out ones among them, as far as is known."""
         return () if self._claim is None else self._claim.waiting
 
     def see(self, claim: Claim, received: float, *, is_current: bool) -> bool:
@@ -231,7 +255,8 @@ class WaitingLine:
         """
         self.polled_at = received
         known = self._claim
-        place = claim.waiting.index(self.entry) if self.entry in claim.waiting else None
+        index = claim.waiting.index(self.entry) if self.entry in claim.waiting else None
+        place = None if index is None else len(in_line(claim.waiting[:index]))
         went_back = self.place is not None and (place is None or place > self.place)
         if not is_current and known is not None:
             # Fencing tokens only grow, and places only move forward. A read that shows otherwise is older than what
@@ -242,7 +267,7 @@ class WaitingLine:
                 self.doubts = True
                 return False
         self.doubts = False
-        self.place = place
+        self.place, self.index = place, index
         self.may_be_in_line = place is not None
         if place is None or went_back:
             # If this waiter joins again, what it saw of the line before counts no more. The row may have been deleted:
@@ -271,7 +296,7 @@ class WaitingLine:
         self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
             self._holder_since = received
-        first = claim.waiting[0] if claim.waiting else None
+        first = next(iter(in_line(claim.waiting)), None)
         if first is None or first != self._first or not has_seen_all:
             self._first, self._first_since, self._first_token = first, received, claim.token
         elif claim.token is not None and claim.token.startswith(FORCED_MARK):
@@ -288,7 +313,8 @@ class WaitingLine:
 
     def leave(self) -> None:
         """Note that this waiter does not stand in line: it has left, or has taken the lock."""
-        self.place, self.may_be_in_line = None, False
+        self.place = self.index = None
+        self.may_be_in_line = False
         self._places.clear()
 
     # -- when to take the lock -------------------------------------------------------------------
@@ -305,23 +331,29 @@ class WaitingLine:
         """
         place, is_free = self.place, now >= free_at
         if place is None and self.size == 0:
-            return Take() if is_free else None
+            return Take(ahead=bool(self.waiting)) if is_free else None
         if place == 0:
-            return Take(0) if is_free else None
+            return self.as_first() if is_free else None
         # All ahead count as dead, by server time. It needs no watching: a newcomer may pass a whole dead line.
         if now >= self.passes_at(bounds):
             if place is None:
-                return Take(size=self.size, past=dead_after(self.size))
-            return Take(place, ahead=True, past=dead_after(place))
+                return Take(ahead=True, past=dead_after(self.size))
+            return Take(self.index, ahead=True, past=dead_after(place))
         if place is None or not is_free:
             return None
         # The same by watching alone, for where server time is not known or the row does not date the release. The lock
         # must be as it was seen: if it was taken and released meanwhile, it has not been free for that long.
         if now >= self._watched_at(place, free_at):
-            return Take(place, ahead=True, unchanged=True)
+            return Take(self.index, ahead=True, unchanged=True)
         # Suppose a dead waiter stands first, and takers without ``fair=True`` never leave the lock free for long: without
         # this rule they would stop the line for ever. The waiter passes those ahead, but removes none: they may live.
-        return Take(place) if self._is_passed_over(now, place) else None
+        return Take(self.index) if self._is_passed_over(now, place) else None
+
+    def as_first(self) -> Take:
+        """Return how the first in line takes the lock: entries ahead of its own are struck out, for all join behind it."""
+        # A waiter that was called stands first, and may not know it yet. At the index that it knows, it would remove waiters
+        # that live if the call was late or forged. At the first it is refused then, and the refusal shows where it stands.
+        return Take(self.index if self.place == 0 else 0, ahead=True)
 
     def passes_at(self, bounds: Bounds | None) -> float:
         """Return the local time from which all ahead of this waiter count as dead, if the lock stays free until then.

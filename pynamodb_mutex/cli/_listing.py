@@ -200,7 +200,7 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     """Return a table for a terminal of this width, one line for each lock."""
     names = [name for name in _COLUMNS if width >= _NEEDS.get(name, 0)]
-    if "WAITERS" in names and not any(lock.claim.waiting for lock in locks):
+    if "WAITERS" in names and not any(lock.waiters for lock in locks):
         names.remove("WAITERS")
     rows = [_cells(lock, zone) for lock in locks]
     widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}

@@ -19,7 +19,7 @@ import click
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._admin.listing import scan
-from pynamodb_mutex._fair.waiting_line import address_of, began_at, label_of
+from pynamodb_mutex._fair.waiting_line import address_of, began_at, in_line, label_of
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
@@ -173,7 +173,7 @@ class Lock(NamedTuple):
         """Waiters in line, first come first: the label of each, when it began to wait, and where it can be called."""
         return [
             (label_of(entry), began_at(entry), _place_of(address_of(entry)))
-            for entry in self.claim.waiting
+            for entry in in_line(self.claim.waiting)
         ]
 
     @property

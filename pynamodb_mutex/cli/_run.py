@@ -25,7 +25,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from pynamodb_mutex._fair.hints import Hints
-from pynamodb_mutex._fair.waiting_line import label_of
+from pynamodb_mutex._fair.waiting_line import in_line, label_of
 from pynamodb_mutex._lock.handles import HandleOfOne
 from pynamodb_mutex._lock.operations.options import FOREVER, check_duration
 from pynamodb_mutex._lock.operations.release import release
@@ -505,8 +505,9 @@ class Observed(HandleOfOne):
         """What the mutex waits for, as text for people: the holder, the first in line, or an answer of DynamoDB."""
         claim = self.blocking_claim
         if claim is not None:
-            if self._options.fair and claim.expires_at is None and claim.waiting:
-                return f"it is the turn of {shown_owner(label_of(claim.waiting[0]))}, who waits in line"
+            first = in_line(claim.waiting)[:1]
+            if self._options.fair and claim.expires_at is None and first:
+                return f"it is the turn of {shown_owner(label_of(first[0]))}, who waits in line"
             return describe(claim)
         connection = current_process().store(self._options.model).connection
         if connection.server.answered:

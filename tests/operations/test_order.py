@@ -25,7 +25,7 @@ from dev.faultproxy import (
     stall,
 )
 from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore, synchronized
-from pynamodb_mutex._fair.waiting_line import DEAD_AFTER, STEP, dead_after
+from pynamodb_mutex._fair.waiting_line import DEAD_AFTER, dead_after
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
@@ -35,14 +35,21 @@ SLACK = 2.5
 
 DEAD = "6922f3e0deadbeef|dead"
 
+LIVE = [f"{number}|" for number in range(8)]
+
 
 def fair(key="a", **options):
     return Mutex.for_key(key, fair=True, **options)
 
 
+def raw():
+    """Return the list in the row, with what is struck out."""
+    item = LockItem._get_connection().get_item("a", consistent_read=True).get("Item", {})
+    return [entry["S"] for entry in item.get("waiting", {"L": []})["L"]]
+
+
 def entries():
-    raw = LockItem._get_connection().get_item("a", consistent_read=True).get("Item", {})
-    return [entry["S"] for entry in raw.get("waiting", {"L": []})["L"]]
+    return [entry for entry in raw() if entry != "-"]
 
 
 def stand(*waiting):
@@ -106,9 +113,9 @@ def test_lock_broken_by_force_is_for_the_first_in_line_unless_another_is_not_fai
 def test_lock_that_another_process_attaches_is_for_the_first_in_line(table, pool):
     holder = held(fair(model=Elsewhere))
     first, second = (in_line(pool, fair())[0] for _ in range(2))
-    time.sleep(DEAD_AFTER + STEP)
+    time.sleep(dead_after(2))
     attached = Mutex.attach(holder.detach(), model=Elsewhere, fair=True)
-    time.sleep(DEAD_AFTER + STEP)
+    time.sleep(dead_after(2))
     attached.release()
     until(lambda: first.held or second.held)
     assert first.held
@@ -138,13 +145,78 @@ def test_waiter_that_gives_up_leaves_the_line(table, pool):
         assert (mutex.position, table.get("a").waiters, entries()) == (None, [], [])
 
 
+@pytest.mark.parametrize("count", [10, 35])
+def test_many_waiters_that_leave_at_once_send_a_write_each(table, pool, sent, count):
+    """Each that removed its entry would move the others, whose writes would be refused and sent again."""
+    with held_elsewhere("a", lease=300):
+        deadline = time.monotonic() + 30
+        waits = []
+        for number in range(count):
+            mutex = fair(timeout=deadline - time.monotonic())
+            waits.append(in_line(pool, mutex)[1])
+            assert mutex.position == number
+        time.sleep(deadline - time.monotonic() - 0.001)
+        sent.clear()
+        assert not any(wait.result() for wait in waits)
+        assert sent.count("UpdateItem") <= 1.3 * count
+        assert table.get("a").waiters == []
+    sent.clear()
+    with fair():
+        assert raw() == []
+    assert sent.count("UpdateItem") <= 3
+
+
+def test_waiters_behind_struck_out_entries_keep_their_order_and_remove_them(table, pool):
+    with held_elsewhere("a"):
+        names = [fair(owner=name, timeout=5 if name in "ace" else 60) for name in "abcdef"]
+        waits = [in_line(pool, mutex)[1] for mutex in names]
+        for each in (0, 2, 4):
+            assert not waits[each].result()
+        # of more than four one that leaves is struck out, of four it is removed
+        assert [entry.partition("|")[2] or entry for entry in raw()] == ["-", "b", "-", "d", "f"]
+        until(lambda: [names[each].position for each in (1, 3, 5)] == [0, 1, 2])
+    assert waits[1].result()
+    assert (raw()[0], len(raw()), len(entries())) == ("-", 3, 2)
+    for last, after_it in ((1, 3), (3, 5)):
+        names[last].release()
+        assert waits[after_it].result()
+    assert raw() == []
+
+
+def test_last_waiter_that_leaves_removes_what_others_have_struck_out(table):
+    with held_elsewhere("a"):
+        stand("-", "-")
+        assert not fair(timeout=1).acquire()
+        assert raw() == []
+        stand("-", "-", DEAD)
+        assert not fair(timeout=1).acquire()
+        assert raw() == ["-", "-", DEAD]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_newcomer_takes_a_free_lock_whose_waiters_have_all_left(table, sent, blocking):
+    with held_elsewhere("a"):
+        pass
+    stand("-", "-", "-")
+    assert fair().acquire(blocking=blocking)
+    assert raw() == []
+
+
+def test_line_that_is_full_of_struck_out_entries_has_room(table, pool):
+    with held_elsewhere("a"):
+        stand(DEAD, *["-"] * (MOST_WAITING - 1))
+        mutex, _ = in_line(pool, fair(timeout=20))
+        assert mutex.position == 1
+        assert (len(raw()), raw()[0]) == (2, DEAD)
+
+
 # -- the dead -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("dead", "free_for", "dated", "wait"),
     [
-        *((1, 0, True, DEAD_AFTER), (3, 0, True, DEAD_AFTER + 2 * STEP)),
+        *((1, 0, True, DEAD_AFTER), (3, 0, True, dead_after(3))),
         *((1, 4, True, DEAD_AFTER - 4), (2, dead_after(2) + SLACK, True, 0)),
         # an older version has written the row: waiters go by their own clocks
         (1, 0, False, DEAD_AFTER),
@@ -165,7 +237,7 @@ def test_dead_waiters_are_passed_when_the_lock_was_free_for_long_enough(
         assert entries() == []
 
 
-@pytest.mark.parametrize("line", [[DEAD, "live|"], ["live|", DEAD]])
+@pytest.mark.parametrize("line", [[DEAD, *LIVE], [*LIVE, DEAD]])
 def test_newcomer_does_not_pass_who_has_joined_since_it_judged_the_line(scene, line):
     held(scene.other()).release()
 

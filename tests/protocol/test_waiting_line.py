@@ -291,12 +291,12 @@ def test_waiter_polls_when_all_ahead_come_to_count_as_dead():
     """Otherwise it would wait on for up to LONGEST_POLL, while the lock is free."""
     for waiting in (["a", "b", "own"], ["a", "b"]):
         waiter = Waiter()
-        for at in (100.0, 105.0, 108.9):
+        for at in (100.0, 104.0, 106.9):
             waiter.sees(waiting, at, free_since=NOW, expires_at=NOW + 1)
         due = BOUNDS.passes(NOW + 1 + dead_after(2) + 2 * TICK)
-        assert waiter.line.polls_at(108.9, BOUNDS, math.inf) == due < 108.9 + LONGEST_POLL
+        assert waiter.line.polls_at(106.9, BOUNDS, math.inf) == due < 106.9 + LONGEST_POLL
     watching = Waiter()
-    for at in (100.0, 104.0, 107.0):
+    for at in (100.0, 103.0, 105.0):
         watching.sees(["a", "b", "own"], at)
     assert watching.line.polls_at(107.0, None, -math.inf) == 100.0 + dead_after(2)
 
@@ -305,14 +305,14 @@ def test_newcomer_passes_a_dead_line_only_if_the_row_says_that_the_lock_was_free
     """Without that condition a write that arrives late would pass waiters that live, and remove them."""
     newcomer = Waiter()
     newcomer.sees(["a", "b"], 100.0, free_since=NOW)
-    assert newcomer.line.take(120.0, BOUNDS, math.inf) == Take(size=2, past=dead_after(2))
+    assert newcomer.line.take(120.0, BOUNDS, math.inf) == Take(ahead=True, past=dead_after(2))
 
 
 def test_first_in_line_takes_the_lock_at_the_instant_for_which_it_wakes():
     waiter = Waiter()
     waiter.sees(["own"], 100.0, **HELD)
     due = waiter.line.polls_at(100.0, None, 100.03)
-    assert (due, waiter.line.take(due, None, 100.03)) == (100.03, Take(0))
+    assert (due, waiter.line.take(due, None, 100.03)) == (100.03, Take(0, ahead=True))
 
 
 def test_read_from_before_what_is_known_is_not_believed_and_repeated_soon():

@@ -75,12 +75,14 @@ def size(
     gap=0.0,
     jumps=0,
     outages=0.0,
+    dead=0,
     **faults,
 ):
     """Return a size in which all lock, or call `once`, in these ways."""
     names = tuple(f"{kind}_{way}" for way in ways.split())
     how_much = (processes, threads, sections, keys, rows)
-    return Size(*how_much, names, faults, strikes, seconds, hints, astray, gap, jumps, outages)
+    strange = (hints, astray, gap, jumps, outages, dead)
+    return Size(*how_much, names, faults, strikes, seconds, *strange)
 
 
 FOUND = {
@@ -272,7 +274,10 @@ CAUGHT_IN = {
     "release-undated": (size("fair", 5, 4), 9),
     "skip-by-old-date": (size("fair one", 5), 1),
     "impatient": (size("fair", 8, lost_request=0.02), 43),
+    "no-time-for-the-next": (size("fair", 8, dead=10), 0),
     "place-kept": (size("fair", 5), 0),
+    "called-takes-where-seen": (size("fair", 8, threads=2, hints=1.0, astray=0.5), 0),
+    "struck-out-in-front": (size("fair", 8, threads=2), 0),
     "leave-trusts-a-read": (size("fair", 6, 2, late=0.2), 12),
     "hinted-take-whatever": (size("fair", 5, hints=1.0, astray=0.5), 0),
     "hint-is-a-release": (size("fair", 5, hints=1.0, astray=0.5), 0),

@@ -57,8 +57,10 @@ REPORTED_WITHIN = 0.5
 NEAR = 2.5
 """Seconds after its lease in which a claim must end: for so long a newcomer waits in addition."""
 
-MOST_HAND_OVERS = 16
-"""Hand-overs in a row after which a process lets others have a lock, and wakes nobody."""
+FEWEST_HAND_OVERS = 16
+SHORTEST_RUN = 0.49
+"""Hand-overs in a row, and their seconds, after which a process lets others have a lock, and wakes nobody. Its clock may be
+wrong by 1 %."""
 
 
 class HandleJudge(Observer):
@@ -94,7 +96,8 @@ class HandleJudge(Observer):
         self._ended: dict[int, tuple[Place, str | None, str, float]] = {}
         # acquisitions whose claim their own process has ended
         self._left: set[str] = set()
-        self._hand_overs: Counter[Place] = Counter()
+        # the hand-overs in a row, and since when
+        self._runs: dict[Place, tuple[int, float]] = {}
         # which row an acquisition has found, and when, by its token
         self._found: dict[str, tuple[Place, float, dict[str, Any]]] = {}
         # acquisitions of which an answer has shown that they were applied, and when
@@ -633,7 +636,8 @@ class HandleJudge(Observer):
         """
         waiters = self._waiters_for(process, place)
         if owner:
-            self._hand_overs[place] += 1
+            count, since = self._runs.get(place, (0, asked))
+            self._runs[place] = (count + 1, since)
             name = owner.rpartition(":")[2]
             # one that has begun since is another wait of the same thread or task, for which that claim is not
             waiters = [
@@ -642,10 +646,10 @@ class HandleJudge(Observer):
                 if each.name == name and each.began <= asked and each.caller in self._waiting
             ]
         else:
-            handed_over, self._hand_overs[place] = self._hand_overs[place], 0
+            count, since = self._runs.pop(place, (0, asked))
             holder = self._given.get(token or "")
             if (
-                handed_over >= MOST_HAND_OVERS
+                (count >= FEWEST_HAND_OVERS and asked - since >= SHORTEST_RUN)
                 # whoever gives up an acquire, of which it does not know what became, or leaves what it has lost
                 or holder is None
                 or holder.loss is not None

@@ -23,6 +23,7 @@ from pynamodb_mutex import (
     synchronized,
 )
 from pynamodb_mutex._lock.operations.contender import Caller
+from pynamodb_mutex._lock.protocol.schedule import FEWEST_HAND_OVERS, SHORTEST_RUN
 from pynamodb_mutex._lock.runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire, held_elsewhere
@@ -235,6 +236,18 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     behind.interrupt()
 
 
+def test_waiter_that_is_being_handed_the_lock_over_does_not_wait_for_itself(pool):
+    """It may wake before it has the lock."""
+    holder, taker = pool.submit(held, mutex()).result(), mutex()
+    taking, queue = waiting(taker, -1), QueueFor(LockItem, "a")
+    turn = queue.next_in_line(queue.holder, (1.0, 2.0), time.monotonic(), max)
+    assert turn.promised_by is queue.holder
+    assert taking.wake() is not None
+    turn.end_promise()
+    holder.release()
+    assert (taking.wake(), taking.result) == (None, taker._latest)
+
+
 @pytest.mark.real("embedded")
 def test_wait_in_a_forked_child_for_its_parents_lock_goes_on():
     with mutex():
@@ -369,3 +382,25 @@ def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(asks):
         assert mutex(owner="a task").acquire(blocking=False)
     with pytest.raises(MutexAlreadyHeldError, match="'a task'"):
         driven.wake()
+
+
+def test_wait_that_blocks_a_loop_wakes_when_another_lock_holder_is_known(clock, pool):
+    """Also behind another waiter, and after it was reported: a task of that loop may be the holder."""
+    holder = pool.submit(held, mutex(auto_renew=False)).result()
+    with acting_as(Caller(10**9, 10**9, "another")):
+        first = waiting(mutex())
+    pinned = Caller(caller().number, caller().thread, "")
+    with acting_as(pinned):
+        second = waiting(mutex(), -1)
+    queue = QueueFor(LockItem, "a")
+    for _ in range(FEWEST_HAND_OVERS):
+        queue.next_in_line(queue.holder, (1.0, 2.0), clock.now(), max).end_promise()
+    clock.advance(SHORTEST_RUN)
+    holder.release()
+    second.effect.wakeup.rung = False
+    with acting_as(Caller(10**9 + 1, pinned.thread, "a task")):
+        assert mutex(owner="a task").acquire(blocking=False)
+    assert second.effect.wakeup.rung
+    with pytest.raises(MutexAlreadyHeldError, match="'a task'"):
+        second.wake()
+    first.interrupt()

@@ -6,10 +6,13 @@ import os
 import random
 import signal
 import statistics
+import sys
 import time
-from contextlib import nullcontext, suppress
+from collections import Counter
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,12 +24,19 @@ from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._lock.dynamodb.store import Store
+from pynamodb_mutex._lock.operations.contender import Caller
 from pynamodb_mutex._lock.operations.effects import Send, Wakeup
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.release import release
-from pynamodb_mutex._lock.protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
+from pynamodb_mutex._lock.protocol.schedule import (
+    FEWEST_HAND_OVERS,
+    LONGEST_SILENCE,
+    SHORTEST_RUN,
+    next_wait,
+)
+from pynamodb_mutex._lock.runtime.callers import acting_as, caller
 from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
@@ -64,7 +74,7 @@ def line():
 
 
 def in_line(line, *, polls_first=False):
-    turn = Turn(line, "", Wakeup())
+    turn = Turn(line, SimpleNamespace(caller=1, thread=2), Wakeup())
     turn.enter(0.0, polls_first=polls_first)
     return turn
 
@@ -84,8 +94,9 @@ def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(lin
     assert not second.is_due(2 * LONGEST_SILENCE, math.inf)
     second.leave()
     line.acquired_by("a")
-    assert in_line(line).polls_at == math.inf
-    line.turns.clear()
+    third = in_line(line)
+    assert third.polls_at == math.inf
+    third.leave()
     # one that is noted, but does not hold it any more
     assert in_line(line, polls_first=True).polls_at == -math.inf
 
@@ -98,6 +109,72 @@ def test_promise_ends_with_the_holder_who_made_it_and_no_other(line):
     for holder, promised in (("c", ("a", "b")), ("a", (None, "b")), ("b", (None, None))):
         line.released_by(holder)
         assert (second.promised_by, first.promised_by) == promised
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1 / 64, SHORTEST_RUN / FEWEST_HAND_OVERS, 1.0])
+def test_lock_is_handed_over_so_often_and_for_so_long_before_others_get_a_chance(line, seconds):
+    line.acquired_by("a")
+    turn, now = in_line(line), 0.0
+    for _ in range(2):
+        began, count = now, 0
+        while next_in_line(line, "a", now) is turn:
+            turn.end_promise()
+            count += 1
+            # the first instant at which both have passed
+            now = max(now + seconds, began + SHORTEST_RUN * (count >= SOME))
+        assert count == max(FEWEST_HAND_OVERS, min(SOME, SHORTEST_RUN / (seconds or 1e-9)))
+        assert now - began >= SHORTEST_RUN
+
+
+@contextmanager
+def counted_calls():
+    """Count the functions of the library that are called."""
+    calls = Counter()
+
+    def count(frame, event, _):
+        name = frame.f_globals.get("__name__", "")
+        calls.update([name] if event == "call" and name.startswith("pynamodb_mutex.") else [])
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_what_each_waiter_costs_does_not_grow_with_their_number(table, clock, blocks):
+    """Tasks on one thread, or threads, that join, and get the lock one after the other, with rests."""
+
+    def calls_for(count):
+        holder = held(mutex())
+        with counted_calls() as calls:
+            waiters = []
+            for number in range(count):
+                thread = 10**9 + number if blocks else caller().thread
+                who = Caller(10**8 + number, thread, "")
+                who.is_pinned = not blocks
+                with acting_as(who):
+                    taken = mutex()
+                    driven = acquiring(taken, True, -1, blocks=blocks)
+                    driven.until_it_waits()
+                    waiters.append((taken, driven))
+            for place, (taken, driven) in enumerate(waiters):
+                clock.advance(SHORTEST_RUN / 8)
+                holder.release()
+                # a rest, if it waits on
+                while driven.wake() is not None:
+                    clock.advance(driven.effect.until - clock.now())
+                for _, other in waiters[place + 1 :]:
+                    if other.effect.wakeup.rung:
+                        other.effect.wakeup.rung = False
+                        other.wake()
+                holder = taken
+            holder.release()
+        return sum(calls.values())
+
+    calls_for(50)
+    assert calls_for(200) < 2.2 * calls_for(100)
 
 
 # -- polls -----------------------------------------------------------------------------------------
@@ -136,8 +213,9 @@ def test_after_some_hand_overs_another_process_gets_in_and_waiters_never_wait_fo
     waits = waiting(mutex(poll=(4.0, 60.0)))
     clock.advance(2 * LONGEST_SILENCE)
     # others are due a chance: it has waited for long, and is to pause
-    for _ in range(MOST_HAND_OVERS):
-        next_in_line(queue, "a").end_promise()
+    for _ in range(FEWEST_HAND_OVERS):
+        next_in_line(queue, "a", clock.now()).end_promise()
+    clock.advance(SHORTEST_RUN)
     holder.release()
     held(mutex(model=Elsewhere, timeout=0))
     assert waits.wake().until > clock.now()
@@ -246,8 +324,18 @@ def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(polls, 
     assert (waits.until_it_waits(), len(polls), waiter.held) == (None, 1, True)
 
 
-@pytest.mark.parametrize("seconds", [0, 3 * LONGEST_SILENCE / MOST_HAND_OVERS])
-def test_after_some_hand_overs_the_lock_is_released_for_another_process(table, pool, seconds):
+SOME = 24
+"""More hand-overs than the fewest."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most"),
+    [
+        (SHORTEST_RUN / SOME, SOME),
+        (3 * LONGEST_SILENCE / FEWEST_HAND_OVERS, FEWEST_HAND_OVERS),
+    ],
+)
+def test_after_some_hand_overs_the_lock_is_released_for_another_process(table, pool, seconds, most):
     """Also if the next waiter has waited for long, and nobody in line has polled meanwhile."""
     order = []
 
@@ -257,13 +345,13 @@ def test_after_some_hand_overs_the_lock_is_released_for_another_process(table, p
             time.sleep(seconds)
 
     with mutex():
-        waits = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
+        waits = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(2 * most + 4)]
         waits.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
         time.sleep(1)
     for each in waits:
         each.result(60)
     # handed over to so many, then released for real; the second time at the latest
-    assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
+    assert FEWEST_HAND_OVERS <= order.index(Elsewhere) <= 2 * most + 1
 
 
 def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls, clock):

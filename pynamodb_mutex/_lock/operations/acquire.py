@@ -313,6 +313,8 @@ class Acquisition(Attempt[HeldClaim]):
             self._check_wait(turn)
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
+            # One that blocks an event loop wakes again: a task of that loop may be the next holder.
+            turn.sleeps = not (self.contender.blocks and self.contender.is_pinned)
         self.blocker.contender.warn_of_wait(self._since, self.holder)
 
     def _check_wait(self, turn: WaitingTurn) -> None:
@@ -326,8 +328,7 @@ class Acquisition(Attempt[HeldClaim]):
         stalled, ends = None, -math.inf
         if holder is not None:
             stalled, ends = holder.contender, holder.ends_by
-        line = turn.queue.turns
-        for ahead in line[: line.index(turn)]:
+        for ahead in turn.queue.may_be_stalled(turn):
             # Not by who acquired what is handed over: any thread or task may release it.
             giver = ahead.promised_by
             # of those that would never go on the first

@@ -2,7 +2,9 @@
 
 Threads and tasks that wait for the same key queue up here, first come first served, and only the first of them polls.
 A release hands the lock over to the next in line, in one request instead of three. After a number of hand-overs in
-a row, the lock is released instead, so that other processes get a chance.
+a row, and some time, the lock is released instead, so that other processes get a chance.
+
+Thousands may wait, so nobody looks at all of them when one joins, wakes or leaves.
 
 The queue sends nothing and does not wait: `acquire` waits on a `Turn`, `release` hands over. Fair locks wait in a line
 in the row instead, which knows the order of all processes: see `pynamodb_mutex._fair.acquire`.
@@ -13,9 +15,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pynamodb_mutex._lock.protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
+from pynamodb_mutex._lock.protocol.schedule import (
+    FEWEST_HAND_OVERS,
+    LONGEST_SILENCE,
+    SHORTEST_RUN,
+    next_wait,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pynamodb_mutex._lock.operations.effects import Wakeup
     from pynamodb_mutex._lock.protocol.claim import Claim
     from pynamodb_mutex._lock.protocol.schedule import Uniform
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 H = TypeVar("H")
 """A held claim."""
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Any)
 """A contender."""
 
 
@@ -32,6 +41,7 @@ class LocalQueue(Generic[H, C]):
 
     Attributes:
         turns: Places in line, first come first served.
+        promises: The turns that are being handed a claim over, and the claim.
         watchers: Wake-ups of waiters that are not in line but want to be woken at a release, first come first served:
             those that wait for this key together with others, and fair waiters.
         holder: The claim by which this process holds the key; None if it does not.
@@ -42,12 +52,15 @@ class LocalQueue(Generic[H, C]):
     """
 
     __slots__ = (
+        "_counts",
         "_hand_overs",
         "_place",
         "_queues",
+        "_runs_until",
         "doubts_at",
         "holder",
         "in_the_way",
+        "promises",
         "rests_until",
         "turns",
         "watchers",
@@ -64,12 +77,15 @@ class LocalQueue(Generic[H, C]):
         self._place = place
         # Lists, because there is a queue for each lock that is held, and an empty deque takes 0.7 KB.
         self.turns: list[Turn[H, C]] = []
+        self.promises: dict[Turn[H, C], H] = {}
+        # how many turns each caller has in line, and each thread, by their numbers: no caller has that of a thread
+        self._counts: dict[int, int] = {}
         self.watchers: list[Wakeup] = []
         self.holder: H | None = None
         self.in_the_way: Claim | None = None
         self.doubts_at = math.inf
         self._hand_overs = 0
-        self.rests_until = -math.inf
+        self._runs_until = self.rests_until = -math.inf
 
     def _check_idle(self) -> None:
         """Remove the queue from the mapping if nobody of this process holds the key or waits for it."""
@@ -100,16 +116,25 @@ class LocalQueue(Generic[H, C]):
             turn.settle(claim)
 
     def _wake_all(self) -> None:
-        """Wake all waiters in line, so that each emits ``contended`` now that the holder is known."""
+        """Wake the waiters in line that have not emitted ``contended``, now that the holder is known."""
         for turn in self.turns:
-            turn.wakeup.ring()
+            if not turn.sleeps:
+                turn.wakeup.ring()
+
+    def may_be_stalled(self, turn: Turn[H, C]) -> Iterable[Turn[H, C]]:
+        """Return the turns that the wait of one may keep from going on, if the lock comes to them first."""
+        counts, waiter = self._counts, turn.contender
+        if counts[waiter.caller] > 1 or (waiter.blocks and counts[waiter.thread] > 1):
+            return self.turns[: self.turns.index(turn)]
+        # Not this turn: it would count as a wait for itself.
+        return [each for each in self.promises if each is not turn]
 
     def released_by(self, claim: H) -> None:
         """Note that a claim holds the key no longer; wake the first in line, to poll at once, and the first watcher."""
-        for turn in self.turns:
+        for turn, giver in list(self.promises.items()):
             # Suppose a release that has promised its lock to a turn was interrupted before its hand-over began: as
             # long as the promise stands, that turn neither polls nor leaves.
-            if turn.promised_by is claim:
+            if giver is claim:
                 turn.end_promise()
         # After a hand-over the successor is the holder already: nobody is to be woken for a lock that is not free.
         if self.forget(claim):
@@ -147,11 +172,13 @@ class LocalQueue(Generic[H, C]):
             uniform: Source of randomness.
         """
         for turn in self.turns:
-            if turn.promised_by is not None:
+            if turn in self.promises:
                 continue  # another hand-over is under way: for several keys there are several holders
-            if self._hand_overs < MOST_HAND_OVERS:
+            if self._hand_overs == 0:
+                self._runs_until = now + SHORTEST_RUN
+            if self._hand_overs < FEWEST_HAND_OVERS or now < self._runs_until:
                 self._hand_overs += 1
-                turn.promised_by = holder
+                self.promises[turn] = holder
                 return turn
             # The first in line would poll at the instant of the release, a round trip before any other process can see
             # it, and get the lock each time. So it waits for one poll interval.
@@ -164,6 +191,11 @@ class LocalQueue(Generic[H, C]):
         """Take a turn out of the line; if it was the first, the next one leads."""
         was_first = self.turns[0] is turn
         self.turns.remove(turn)
+        self.promises.pop(turn, None)
+        for who in (turn.contender.caller, turn.contender.thread):
+            self._counts[who] -= 1
+            if not self._counts[who]:
+                del self._counts[who]
         if not self.turns:
             # Whoever comes next finds out for itself who holds the lock, and does not pause for other processes.
             self.in_the_way, self.rests_until = None, -math.inf
@@ -197,25 +229,30 @@ class Turn(Generic[H, C]):
         queue: The queue.
         contender: The contender that waits.
         wakeup: Wake-up that ends its waits.
-        promised_by: The claim that is being handed over to it; None if none is.
         given_by: What hands that claim over, as `Shared.runner` was then.
         granted: The new claim, once the lock was handed over; None before that.
         settled: A row that shows that it does not get the lock; None if there is none.
         polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
         asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
+        sleeps: Whether it need not wake when it becomes known who holds the lock.
     """
 
     def __init__(self, queue: LocalQueue[H, C], contender: C, wakeup: Wakeup) -> None:
         self.queue = queue
         self.contender = contender
         self.wakeup = wakeup
-        self.promised_by: H | None = None
         self.given_by = (0, False)
         self.granted: H | None = None
         self.settled: Claim | None = None
         self.polls_at = math.inf
         self.asks_at = math.inf
+        self.sleeps = False
         self._waited = 0.0
+
+    @property
+    def promised_by(self) -> H | None:
+        """The claim that is being handed over to this turn; None if none is."""
+        return self.queue.promises.get(self)
 
     def enter(self, now: float, *, polls_first: bool) -> None:
         """Join the end of the line.
@@ -228,12 +265,14 @@ class Turn(Generic[H, C]):
         if not queue.turns and (polls_first or queue.holder is None):
             self.polls_at = -math.inf
         self.asks_at = now + LONGEST_SILENCE
+        for who in (self.contender.caller, self.contender.thread):
+            queue._counts[who] = queue._counts.get(who, 0) + 1
         queue.turns.append(self)
         queue._queues[queue._place] = queue
 
     def leave(self) -> H | None:
         """Leave the line, if this turn is still there; return the new claim if the lock was handed over."""
-        if self in self.queue.turns:
+        if self.granted is None and self in self.queue.turns:
             self.queue.remove(self)
         return self.granted
 
@@ -242,7 +281,6 @@ class Turn(Generic[H, C]):
 
         If it is not, because it was interrupted, nobody has the claim: the caller must release it.
         """
-        self.promised_by = None
         # In any case: the process holds the key now, and `released_by` must find the holder if it is released at once.
         self.queue.acquired_by(claim)
         self.wakeup.ring()
@@ -259,7 +297,7 @@ class Turn(Generic[H, C]):
 
     def end_promise(self) -> None:
         """Withdraw the promise after a hand-over that failed, and wake the waiter."""
-        self.promised_by = None
+        self.queue.promises.pop(self, None)
         self.wakeup.ring()
 
     def is_due(self, now: float, deadline: float) -> bool:

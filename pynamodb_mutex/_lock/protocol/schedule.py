@@ -179,5 +179,9 @@ def _third_of_the_way(since: float, end: float) -> float:
 
 # -- hand-over -------------------------------------------------------------------------------------
 
-MOST_HAND_OVERS = 16
-"""Most hand-overs in a row within the process, before the lock is released so that other processes get a chance."""
+FEWEST_HAND_OVERS = 16
+"""Hand-overs in a row within the process, before the lock is released so that other processes get a chance."""
+
+SHORTEST_RUN = 0.5
+"""Seconds for which the lock is handed over in a row all the same: rests after 16 short sections would cost a third of
+their rate."""

@@ -97,7 +97,7 @@ class HandleJudge(Observer):
         # acquisitions whose claim their own process has ended
         self._left: set[str] = set()
         # the hand-overs in a row, and since when
-        self._runs: dict[Place, tuple[int, float]] = {}
+        self._in_a_row: dict[Place, tuple[int, float]] = {}
         # which row an acquisition has found, and when, by its token
         self._found: dict[str, tuple[Place, float, dict[str, Any]]] = {}
         # acquisitions of which an answer has shown that they were applied, and when
@@ -636,8 +636,8 @@ class HandleJudge(Observer):
         """
         waiters = self._waiters_for(process, place)
         if owner:
-            count, since = self._runs.get(place, (0, asked))
-            self._runs[place] = (count + 1, since)
+            count, since = self._in_a_row.get(place, (0, asked))
+            self._in_a_row[place] = (count + 1, since)
             name = owner.rpartition(":")[2]
             # one that has begun since is another wait of the same thread or task, for which that claim is not
             waiters = [
@@ -646,7 +646,7 @@ class HandleJudge(Observer):
                 if each.name == name and each.began <= asked and each.caller in self._waiting
             ]
         else:
-            count, since = self._runs.pop(place, (0, asked))
+            count, since = self._in_a_row.pop(place, (0, asked))
             holder = self._given.get(token or "")
             if (
                 (count >= FEWEST_HAND_OVERS and asked - since >= SHORTEST_RUN)

@@ -173,8 +173,7 @@ def test_what_each_waiter_costs_does_not_grow_with_their_number(table, clock, bl
             holder.release()
         return sum(calls.values())
 
-    calls_for(50)
-    assert calls_for(200) < 2.2 * calls_for(100)
+    assert calls_for(100) < 2.2 * calls_for(50)
 
 
 # -- polls -----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dev.broken import SECTION, broken
 from dev.simulation.__main__ import main
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
+from dev.simulation.handles import FEWEST_HAND_OVERS, SHORTEST_RUN
 from dev.simulation.judge import Judge, Watched
 from dev.simulation.network import KINDS, Network
 from dev.simulation.once import ONCE_WAYS
@@ -312,7 +313,7 @@ CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
 
 def test_every_broken_variant_is_tried():
     scripted = {
-        "no-own-watch", "late-taker", "max-hold-ignored", "older-upper-bound", "clears-unguarded",
+        "no-own-watch", "rests-by-number", "late-taker", "max-hold-ignored", "older-upper-bound", "clears-unguarded",
         # in test_once_schedules.py
         "record-by-token", "begins-again", "ended-result-kept", "unknown-ended-by-ttl",
     }  # fmt: skip
@@ -484,6 +485,24 @@ def test_fencing_token_grows_over_deletion_by_the_ttl(name):
             world.judge.deletes = "the TTL"
             world.tables.apply("DeleteItem", {"TableName": "locks", "Key": {"key": {"S": "k"}}})
             world.judge.deletes = None
+
+
+@pytest.mark.parametrize("name", [None, "rests-by-number"])
+def test_short_sections_are_handed_over_for_half_a_second(name):
+    world, served = judged_world(), []
+
+    def take():
+        while world.now < 1.0:
+            with Mutex.for_key("k", model=Lock, poll=(1.0, 2.0)):
+                served.append(world.now)
+
+    with playing(world, name):
+        process = Process(world, "p")
+        for number in range(3):
+            process.start_thread(f"t{number}", take)
+        world.run(5)
+    in_a_row = [at for at in served if at < served[0] + SHORTEST_RUN]
+    assert (len(in_a_row) > 2 * FEWEST_HAND_OVERS) is (name is None)
 
 
 @pytest.mark.parametrize("name", [None, "no-own-watch"])

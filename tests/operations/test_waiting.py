@@ -156,8 +156,11 @@ def test_what_each_waiter_costs_does_not_grow_with_their_number(table, clock, bl
                 who.is_pinned = not blocks
                 with acting_as(who):
                     taken = mutex()
-                    driven = acquiring(taken, True, -1, blocks=blocks)
-                    driven.until_it_waits()
+                    for is_left in (True, False):  # it leaves, and comes again
+                        driven = acquiring(taken, True, -1, blocks=blocks)
+                        driven.until_it_waits()
+                        if is_left:
+                            driven.interrupt()
                     waiters.append((taken, driven))
             for place, (taken, driven) in enumerate(waiters):
                 clock.advance(SHORTEST_RUN / 8)

@@ -29,28 +29,16 @@ _COMMANDS = {
     "show": ("_claims", "show", "Print all that is known of one lock."),
     "watch": ("_listing", "watch", "Watch locks change."),
     "wait": ("_claims", "wait", "Wait until a lock is free, without acquiring it."),
-    "release": ("_claims", "release", "Free a lock by force, or all abandoned locks."),
+    "release": ("_claims", "release", "Free a lock by force."),
     "close": ("_claims", "close", "Close a key: nobody acquires its lock until open."),
     "open": ("_claims", "open_", "Open a key that was closed."),
     "forget": ("_once", "forget", "Forget the result of a key of once, or a run that died."),
     "record": ("_once", "record", "Record the result of a key of once."),
-    "create-table": (
-        "_infrastructure",
-        "create_table",
-        "Create the lock table, and wait until it is active.",
-    ),
-    "delete-table": (
-        "_infrastructure",
-        "delete_table",
-        "Delete the lock table, and wait until it is deleted.",
-    ),
+    "create-table": ("_infrastructure", "create_table", "Create the lock table, and wait for it."),
+    "delete-table": ("_infrastructure", "delete_table", "Delete the lock table, and wait for it."),
     "doctor": ("_doctor", "doctor", "Check credentials, endpoint, clocks, table and permissions."),
     "policy": ("_infrastructure", "policy", "Print the least IAM policy for the table."),
-    "template": (
-        "_infrastructure",
-        "template",
-        "Print the table for CloudFormation, Terraform or the CDK.",
-    ),
+    "template": ("_infrastructure", "template", "Print the table for CloudFormation or Terraform."),
 }
 """The module and function of each command but ``completion``, and what the list of commands says of it."""
 
@@ -147,7 +135,7 @@ def app() -> None:
     """Run commands under locks on DynamoDB, read locks, and free stuck ones.
 
     Options can also come from the environment: PYNAMODB_MUTEX_TABLE and so on for the options below,
-    PYNAMODB_MUTEX_LS_SORT and so on for those of a command; never --force and --yes.
+    PYNAMODB_MUTEX_RUN_LEASE and so on for those of a command; never --force and --yes.
 
     \b
     Exit codes:

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import reprlib
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from pynamodb.exceptions import PynamoDBException
 from rich.console import Console
 
 from pynamodb_mutex._admin.force import break_seen, set_closed
 from pynamodb_mutex._lock.operations.options import FOREVER, check_reason
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, ObservedClaim
-from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown, shown_owner
-from pynamodb_mutex._lock.protocol.schedule import next_wait, poll_at_end
+from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
-from pynamodb_mutex._writes.requests import WriteTemplates
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
     CLOSED,
@@ -34,7 +29,6 @@ from pynamodb_mutex.cli._locks import (
     HELD,
     INVALID,
     NOTHING,
-    PATIENCE,
     RECORDED,
     RUNNING,
     UNKNOWN,
@@ -45,7 +39,6 @@ from pynamodb_mutex.cli._locks import (
     key_argument,
     once_option,
     range_option,
-    retried,
     sent,
 )
 from pynamodb_mutex.cli._output import (
@@ -62,24 +55,21 @@ from pynamodb_mutex.cli._output import (
     progress,
     timeout_option,
     yes_option,
-    zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime, tzinfo
+    from datetime import datetime
 
-    from pynamodb_mutex._lock.dynamodb.answers import Answer
-    from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 NOT_FREE = 75
 """Exit code when the lock is still held after the timeout: EX_TEMPFAIL of sysexits.h."""
 
-_POLL = (0.05, 1.0)
-"""Shortest and longest seconds between two polls, as a mutex has them by default."""
+_POLL = 1.0
+"""Seconds between two reads of a lock that ``wait`` waits for."""
 
 _INDENT = 16
 """Columns before the values that ``show`` prints."""
@@ -116,20 +106,14 @@ _DOUBT = 60.0
 _NEVER = "never acquired, or deleted since; the lock in a row of a model is shown with --model"
 """What a lock without a row is."""
 
-_PAUSE = 0.2
-"""Seconds between two attempts at one request."""
-
 
 @click.command(cls=AppCommand)
-@key_argument()
+@key_argument
 @range_option
 @once_option
-@zone_option
 @json_option
 @pass_place
-def show(
-    place: Place, *, key: str, range_key: str | None, once: bool, zone: tzinfo | None, as_json: bool
-) -> None:
+def show(place: Place, *, key: str, range_key: str | None, once: bool, as_json: bool) -> None:
     """Print all that is known of one lock.
 
     Prints the holder of the lock KEY, or what the last holder stored, and those who wait for it in line
@@ -149,11 +133,11 @@ def show(
       1  the lock could not be read
     """
     locks, lock = found(place, key, range_key, once=once)
-    more = _more(lock, locks, zone)
+    more = _more(lock, locks)
     if as_json:
-        print_json({**lock.document(zone), **more})
+        print_json({**lock.document(), **more})
         return
-    print_lines([*about(lock, zone), *_waiters(lock, zone), *_rest(lock, locks, more)])
+    print_lines([*about(lock), *_waiters(lock), *_rest(lock, locks, more)])
 
 
 def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
@@ -171,7 +155,7 @@ def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
         click.echo(f"{name + ':':{_INDENT}}{text}", err=err)
 
 
-def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
+def about(lock: Lock) -> list[tuple[str, str]]:
     """Return the lines that every state of a lock has: key, state, holder, times and fencing token."""
     claim = lock.claim
     state = "recorded: the work is done, but its result could not be stored"
@@ -182,7 +166,7 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     if claim.closed is not None:
         lines.append(("closed", claim.closed))
     if lock.state not in (FREE, CLOSED, NOTHING):
-        since, until = instant(lock.since, zone), _until(lock, zone)
+        since, until = instant(lock.since), _until(lock)
         if lock.readers:
             lines.append(("owner", f"{len(lock.readers)} reader(s)"))
         elif lock.state != RECORDED:
@@ -199,9 +183,9 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _until(lock: Lock, zone: tzinfo | None) -> str | None:
+def _until(lock: Lock) -> str | None:
     """Return when the claim of a lock ends, or the result of a key of `once`; None if that is not known."""
-    until = instant(lock.until, zone)
+    until = instant(lock.until)
     if until is None:
         return "for ever" if lock.state == RECORDED else None
     end = _ago(lock, lock.until)
@@ -226,25 +210,25 @@ def _second(when: datetime) -> str:
     return when.isoformat(sep=" ", timespec="seconds")
 
 
-def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
+def _waiters(lock: Lock) -> list[tuple[str, str]]:
     """Return a line for each reader and each waiter, first come first; a lock that was just released may have waiters, too."""
     lines = []
     for number, (reader, ends) in enumerate(lock.readers, 1):
-        until = instant(ends, zone)
+        until = instant(ends)
         lines.append(
             (f"{_READER}{number}", reader + (f", until {_second(until)}" if until else ""))
         )
     if lock.claim.wanted_by is not None:
         lines.append(("wanted by", f"{lock.claim.wanted_by}, who waits for the readers"))
     for place, (owner, began, called_at) in enumerate(lock.waiters, 1):
-        since = instant(began, zone)
+        since = instant(began)
         waited = "" if since is None else f", since {_second(since)}"
         called = "" if called_at is None else f", called at {called_at}"
         lines.append((f"{_WAITER}{place}", owner + waited + called))
     return lines
 
 
-def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
+def _more(lock: Lock, locks: Locks) -> dict[str, Any]:
     """Return the JSON fields that only ``show`` prints."""
     claim = lock.claim
     of_once = {"result": claim.result, "unstored": claim.unstored} if locks.of_once else {}
@@ -252,7 +236,7 @@ def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
         **of_once,
         "token": claim.token,
         "forced": (claim.token or "").startswith(FORCED_MARK),
-        "row_kept_until": iso(instant(locks.ttl(lock.raw), zone), "seconds"),
+        "row_kept_until": iso(instant(locks.ttl(lock.raw)), "seconds"),
         "data": locks.data(lock.raw),
         "attributes": locks.attributes(lock.raw),
     }
@@ -264,12 +248,8 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
     if lock.state == INVALID:
         return []
     if not lock.raw:
-        return [
-            (
-                "row",
-                "none: " + ("there is no such row" if locks.in_rows else _NEVER),
-            )
-        ]
+        none = "there is no such row" if locks.in_rows else _NEVER
+        return [("row", f"none: {none}")]
     if claim.token is None:
         return [("lock", "never acquired")]
     results = (("result", claim.result), ("unstored", claim.unstored))
@@ -289,10 +269,9 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
 
 
 @click.command(cls=AppCommand)
-@key_argument()
+@key_argument
 @range_option
 @timeout_option
-@zone_option
 @json_option
 @pass_place
 def wait(
@@ -301,7 +280,6 @@ def wait(
     key: str,
     range_key: str | None,
     timeout: float,
-    zone: tzinfo | None,
     as_json: bool,
 ) -> None:
     """Wait until a lock is free, without acquiring it.
@@ -309,8 +287,8 @@ def wait(
     Another process may acquire the lock at once. To do something under the lock use pynamodb-mutex run. The lock
     of a dead holder is free when its lease has expired.
 
-    Polls two or three times a second; a poll costs half a read unit. Does not wait for a lock that is closed. For a key
-    of once, waits until no run of it is under way.
+    Sends a strongly consistent read each second: 1 read unit. Does not wait for a lock that is closed. For a key of
+    once, waits until no run of it is under way.
 
     \b
     Examples:
@@ -326,140 +304,66 @@ def wait(
            unknown what became of a run of once
       130  interrupted by Ctrl-C
     """
+    begun = read_clock()
     locks, lock = found(place, key, range_key)
     if not (lock.raw or locks.in_rows):
         click.echo(f"{shown(lock.name)}: {_NEVER}", err=True)
     name = shown(key if range_key is None else f"{key} {range_key}")
-    begun = read_clock()
     deadline = math.inf if timeout == FOREVER else begun + timeout
-    waiter = _Waiter(locks, lock.row)
-    waiter.begin()
+    observed, trouble = ObservedClaim(), ""
     with progress(f"waiting for {name}") as news:
-        while not waiter.free():
-            closed, now = waiter.closed(), read_clock()
-            if now >= deadline or closed is not None:
-                if as_json:
-                    waiter.print_json(zone, now - begun)
-                text = f"still {waiter.holder(zone)}"
-                if closed is not None:
-                    text = f"closed: {one_line(closed)}"
-                click.echo(f"{name} is {text}", err=True)
-                click.get_current_context().exit(NOT_FREE)
-            waited = f"waited {duration(now - begun)}"
-            news(f"{waited} for {name}, {waiter.holder(zone)}{waiter.trouble}")
-            waiter.rest(deadline)
+        while True:
+            observed.see(locks.store.layout.claim(lock.raw), lock.received)
+            # Judged as of the answer. Suppose that reads fail from now on: the lease that the last one showed ends, but
+            # the holder may have renewed it.
+            is_free = lock.received >= observed.free_at(locks.store.bounds)
+            now = read_clock()
+            if is_free or lock.claim.closed is not None or now >= deadline:
+                break
+            news(f"waited {duration(now - begun)} for {name}, {_held_by(lock)}{trouble}")
+            ThreadSleeper().sleep(min(now + _POLL, deadline))
+            try:
+                answer = sent(locks.store.read(lock.row, consistent=True))
+                lock, trouble = locks.shown(lock.row, answer.item, answer.received), ""
+            except TransientError as failure:
+                trouble = f" ({one_line(failure)})"
     if as_json:
-        waiter.print_json(zone, read_clock() - begun)
-    if waiter.lock.state == UNKNOWN:
-        click.echo(f"{name} is {_STATES[UNKNOWN]}", err=True)
-        click.get_current_context().exit(NOT_FREE)
+        print_json({**lock.document(), "waited": round(now - begun, 3)})
+    if is_free and lock.state != UNKNOWN:
+        return
+    text = _STATES[UNKNOWN] if is_free else f"still {_held_by(lock)}"
+    if lock.claim.closed is not None:
+        text = f"closed: {one_line(lock.claim.closed)}"
+    click.echo(f"{name} is {text}", err=True)
+    click.get_current_context().exit(NOT_FREE)
 
 
-class _Waiter:
-    """Polls the row of a lock at the times at which a mutex that waits for it would, but acquires nothing.
-
-    Attributes:
-        trouble: Transient failure of the last poll, in parentheses, for people; empty if it succeeded.
-    """
-
-    def __init__(self, locks: Locks, row: RawItem) -> None:
-        self.trouble = ""
-        self._locks = locks
-        self._row = row
-        self._observed = ObservedClaim()
-        self._waited = 0.0
-        self._sleeper = ThreadSleeper()
-
-    def begin(self) -> None:
-        """Poll for the first time.
-
-        Raises:
-            PynamoDBException: If it fails for good. Later polls are repeated after transient failures.
-        """
-        self._see(retried(self._locks.store.read(self._row, consistent=False)))
-
-    def _poll(self, *, consistent: bool = False) -> None:
-        try:
-            self._see(sent(self._locks.store.read(self._row, consistent=consistent)))
-        except TransientError as failure:
-            self.trouble = f" ({one_line(failure)})"
-        else:
-            self.trouble = ""
-
-    def _see(self, answer: Answer) -> None:
-        self._answer = answer
-        self._observed.see(answer.claim, answer.received)
-
-    def closed(self) -> str | None:
-        """Return why the lock is closed, confirmed by a strongly consistent read; None if it is open."""
-        if self._answer.claim.closed is not None:
-            self._poll(consistent=True)
-        return self._answer.claim.closed
-
-    def _seems_free(self) -> bool:
-        """Return whether the row that was read last shows that the lock is free by now."""
-        return read_clock() >= self._observed.free_at(self._locks.store.bounds)
-
-    def free(self) -> bool:
-        """Return whether the lock is free, confirmed by a strongly consistent read."""
-        # Polls are eventually consistent and may return an older row: one from before an acquisition, which shows a
-        # free lock, or one from before a renewal, whose lease seems to have expired.
-        if not self._seems_free():
-            return False
-        self._poll(consistent=True)
-        return not self.trouble and self._seems_free()
-
-    def rest(self, deadline: float) -> None:
-        """Sleep until the next poll is due, or until a local time if that is earlier, and poll again."""
-        now = read_clock()
-        self._waited = next_wait(self._waited, _POLL, random.uniform)
-        frees_at = self._observed.free_at(self._locks.store.bounds)
-        end = poll_at_end(now, frees_at, _POLL, random.uniform)
-        self._sleeper.sleep(min(now + self._waited, end, deadline))
-        self._poll()
-
-    @property
-    def lock(self) -> Lock:
-        """The lock as it was read last."""
-        return self._locks.shown(self._row, self._answer.item, self._answer.received)
-
-    def holder(self, zone: tzinfo | None) -> str:
-        """Return who holds the lock and until when, as text for people."""
-        claim = self._answer.claim
-        now = instant(self._locks.store.server_now(read_clock()), zone)
-        until = clock_time(instant(claim.expires_at, zone), now)
-        return f"held by {claim.holder}" + (
-            "" if claim.is_reserved else f" until {until}, unless renewed"
-        )
-
-    def print_json(self, zone: tzinfo | None, waited: float) -> None:
-        """Print the lock as it was read last, and the seconds waited, as JSON."""
-        print_json({**self.lock.document(zone), "waited": round(waited, 3)})
+def _held_by(lock: Lock) -> str:
+    """Return who holds a lock and until when, as text for people."""
+    until = clock_time(instant(lock.until), instant(lock.seen_at))
+    renewed = _unless_renewed(lock.claim)
+    return f"held by {lock.claim.holder}" + (renewed and f" until {until}{renewed}")
 
 
 @click.command(cls=AppCommand)
-@key_argument(required=False)
+@key_argument
 @range_option
 @click.option(
     "--force", is_flag=True, allow_from_autoenv=False, help="Break the claim of the holder of KEY."
 )
-@click.option("--all-abandoned", is_flag=True, help="Free each lock whose lease has expired.")
 @yes_option
-@zone_option
 @json_option
 @pass_place
 def release(
     place: Place,
     *,
-    key: str | None,
+    key: str,
     range_key: str | None,
     force: bool,
-    all_abandoned: bool,
     yes: bool,
-    zone: tzinfo | None,
     as_json: bool,
 ) -> None:
-    """Free a lock by force, or all abandoned locks.
+    """Free a lock by force.
 
     Prints the holder of KEY, asks, and breaks exactly the claim that was printed, even if the holder has renewed it
     since. If another holder has acquired the lock since, nothing is broken.
@@ -470,15 +374,10 @@ def release(
     A row with invalid lock attributes, which no mutex acquires, is repaired. A row that does not belong to a lock is
     never changed.
 
-    --all-abandoned frees each lock whose lease has expired and which nobody has acquired since. It skips locks
-    that are renewed or acquired meanwhile. It is seldom needed: the next process that polls acquires such a lock,
-    and learns that it was abandoned, which it does not after this command.
-
     \b
     Examples:
       pynamodb-mutex release invoice-42 --force
       pynamodb-mutex release invoice-42 --force --yes --json
-      pynamodb-mutex release --all-abandoned
 
     \b
     Exit codes:
@@ -487,27 +386,22 @@ def release(
            row of a lock, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
-    if (key is None) != all_abandoned:
-        raise click.UsageError("give KEY, or --all-abandoned")
-    if key is None:
-        _release_abandoned(Locks(place.model()), place, yes=yes, zone=zone, as_json=as_json)
-        return
     locks, seen = found(place, key, range_key)
     if locks.of_once:
         raise Failure(f"nothing was done: {shown(key)} is a key of once: see show and forget")
     if seen.state in (FREE, CLOSED):
         if as_json:
-            print_json({"freed": False, "lock": seen.document(zone), "now": None})
+            print_json({"freed": False, "lock": seen.document(), "now": None})
         never = "" if seen.raw or locks.in_rows else f" ({_NEVER})"
         click.echo(f"{shown(seen.name)} is {seen.state}: nothing to release{never}", err=True)
         return
-    print_lines(about(seen, zone), err=True)
+    print_lines(about(seen), err=True)
     _check(locks, seen, force=force)
     confirm(f"{_question(seen)} in {place}?", yes=yes)
     now = _broken(locks, seen, key)
     if as_json:
-        after = None if now is None else now.document(zone)
-        print_json({"freed": now is None, "lock": seen.document(zone), "now": after})
+        after = None if now is None else now.document()
+        print_json({"freed": now is None, "lock": seen.document(), "now": after})
     if now is None:
         state = _STATES[FREE if seen.claim.closed is None else CLOSED]
         click.echo(f"{shown(seen.name)} is {state}", err=True)
@@ -571,7 +465,7 @@ def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
 
 def _closing(command: Any) -> Any:
     """Add the options that the commands ``close`` and ``open`` have in common."""
-    for option in (pass_place, json_option, zone_option, yes_option, range_option, key_argument()):
+    for option in (pass_place, json_option, yes_option, range_option, key_argument):
         command = option(command)
     return command
 
@@ -626,7 +520,6 @@ def _set_closed(
     key: str,
     range_key: str | None,
     yes: bool,
-    zone: tzinfo | None,
     as_json: bool,
 ) -> None:
     """Close a key, or open it without a reason, after a question; print the lock as it is then."""
@@ -640,84 +533,14 @@ def _set_closed(
         raise click.BadParameter(f"{shown(key)} is a key of once", param_hint="KEY")
     locks = Locks(place.lock_model())
     row = locks.row(key, range_key)
-    print_lines(about(locks.read(row), zone), err=True)
+    print_lines(about(locks.read(row)), err=True)
     confirm(f"{'Open' if reason is None else 'Close'} this key in {place}?", yes=yes)
     process = current_process()
     execute(process, set_closed(process, locks.store, row, reason))
     now = locks.read(row)
     if as_json:
-        print_json(now.document(zone))
+        print_json(now.document())
     said = "open" if now.claim.closed is None else f"closed: {one_line(now.claim.closed)}"
     if now.state in (HELD, ABANDONED):
         said += f" ({now.state} by {now.claim.holder})"
     click.echo(f"{shown(now.name)} is {said}", err=True)
-
-
-def _release_abandoned(
-    locks: Locks, place: Place, *, yes: bool, zone: tzinfo | None, as_json: bool
-) -> None:
-    """Free all abandoned locks, after a question, and report each."""
-    with progress("reading the table") as news:
-        # a run that died is for the next call
-        abandoned = (lock for lock in locks.all(news) if lock.state == ABANDONED)
-        found = [lock for lock in abandoned if not lock.key.startswith(PREFIX)]
-    locks.warn()
-    results: dict[str, list[dict[str, Any]]] = {"freed": [], "skipped": []}
-    try:
-        if not found:
-            click.echo(f"no lock is abandoned in {place}; for runs of once see ls --once", err=True)
-            return
-        for lock in found:
-            owner = shown_owner(lock.claim.owner)
-            click.echo(f"{shown(lock.name)}  abandoned by {owner}", err=True)
-        confirm(f"Free these {len(found)} in {place}?", yes=yes)
-        refused = 0
-        for lock in found:
-            instead = _freed(locks, lock)
-            results["skipped" if instead else "freed"].append(lock.document(zone))
-            refused += isinstance(instead, PynamoDBException)
-            said = f"skipped: {one_line(instead)}" if instead else "freed"
-            click.echo(f"{shown(lock.name)}  {said}", err=True)
-        if refused:
-            raise Failure(f"DynamoDB refused to free {refused} of {len(found)}")
-    finally:
-        # In any case, so that programs learn what was done before Ctrl-C or a refusal, too.
-        if as_json:
-            print_json(results)
-
-
-def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
-    """Remove a claim whose lease has expired by server time, and no other claim.
-
-    Returns:
-        None if the lock is free now, else why not: a reason, or the error by which DynamoDB refused.
-    """
-    store = locks.store
-    # The condition names the token that was seen and an end before now. A holder that renews after the table was
-    # read moves its end beyond that; one that acquires the lock writes another token. Both keep their claim.
-    now = read_clock()
-    values = store.ending(now) | {"mine": lock.claim.token, "now_low": store.now_low(now)}
-    request = store.update(store.of(WriteTemplates).end_dead, lock.row, values)
-    answer: Answer | None = None
-    is_repeated = False
-    while answer is None:
-        try:
-            answer = sent(request)
-        except TransientError as failure:
-            if read_clock() >= now + PATIENCE:
-                raise failure.__cause__ or failure from None
-            is_repeated = True
-            time.sleep(_PAUSE)
-        except PynamoDBException as error:
-            # It may concern this row alone, as a policy does that excludes its key: go on with the others.
-            return error
-    claim = answer.claim
-    if claim.fault is not None:
-        return str(claim.fault)
-    # Refused because there is no claim any more: an earlier attempt was applied and its answer lost, or the holder
-    # has released the lock itself. Either way it is free.
-    ended = answer.applied or claim.expires_at is None
-    # Suppose an earlier attempt was applied, and another process has acquired the lock before the retry: it was free
-    # then, for the next holder would name the one from whom it takes the lock over.
-    was_free = claim.version == lock.claim.version + 1 and not claim.abandoned_by
-    return None if ended or (is_repeated and was_free) else "renewed or acquired meanwhile"

@@ -1,8 +1,8 @@
 """The commands ``create-table``, ``delete-table``, ``template`` and ``policy``: the lock table and its permissions.
 
-``template`` and ``policy`` only print: the table as code for CloudFormation, Terraform or the CDK, and what a role must
-allow. The IAM actions that the library uses are written down here once, in ROLES and USES; `_probes` tries them.
-How a table is created is in `pynamodb_mutex._admin.create_table`.
+``template`` and ``policy`` only print: the table as code for CloudFormation or Terraform, and what a role must allow. The
+IAM actions that the library uses are written down here once, in ROLES and USES; `_probes` tries them. How a table is created
+is in `pynamodb_mutex._admin.create_table`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import botocore.session
@@ -39,15 +40,6 @@ _LONGEST_WAIT = 600.0
 _SHOWN = 5
 """Most held locks that are named before their table is deleted."""
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-"""Strings that YAML reads without quotes, but for those in _NOT_STRINGS."""
-
-_NOT_STRINGS = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
-"""Words that YAML reads as other values than strings."""
-
-_TYPES = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
-"""Types of key attributes, as the CDK names them."""
-
 _ACCOUNT = re.compile(r"\d{12}")
 """Id of an AWS account."""
 
@@ -64,20 +56,18 @@ def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the settings of a table to a command; `capacity_of` checks the capacities."""
+    """Add the options for the settings of a table to a command; `settings_of` checks them."""
+    units = click.IntRange(min=1)
     for option in (
         click.option(
             "--deletion-protection", is_flag=True, help="Let DynamoDB refuse to delete the table."
         ),
         click.option(
-            "--write-capacity",
-            type=click.IntRange(min=1),
-            metavar="UNITS",
-            help="Provisioned write units.",
+            "--write-capacity", type=units, metavar="UNITS", help="Provisioned write units."
         ),
         click.option(
             "--read-capacity",
-            type=click.IntRange(min=1),
+            type=units,
             metavar="UNITS",
             help="Provisioned read units, with --write-capacity; on-demand billing by default.",
         ),
@@ -86,17 +76,23 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def capacity_of(reading: int | None, writing: int | None) -> tuple[int, int] | None:
-    """Return the read and write units; None for billing on demand.
+def settings_of(
+    read_capacity: int | None, write_capacity: int | None, *, deletion_protection: bool = False
+) -> dict[str, Any]:
+    """Return the settings in the form of CreateTable; those that were not given are missing.
 
     Raises:
-        click.UsageError: If only one of them was given.
+        click.UsageError: If only one of the capacities was given.
     """
-    if reading is None and writing is None:
-        return None
-    if reading is None or writing is None:
+    settings: dict[str, Any] = {}
+    if (read_capacity is None) != (write_capacity is None):
         raise click.UsageError("give --read-capacity and --write-capacity together")
-    return reading, writing
+    if read_capacity is not None:
+        units = {"ReadCapacityUnits": read_capacity, "WriteCapacityUnits": write_capacity}
+        settings["ProvisionedThroughput"] = units
+    if deletion_protection:
+        settings["DeletionProtectionEnabled"] = True
+    return settings
 
 
 @click.command(cls=AppCommand)
@@ -112,18 +108,12 @@ def capacity_of(reading: int | None, writing: int | None) -> tuple[int, int] | N
 @json_option
 @pass_place
 def create_table(
-    place: Place,
-    *,
-    read_capacity: int | None,
-    write_capacity: int | None,
-    deletion_protection: bool,
-    tags: list[dict[str, str]],
-    as_json: bool,
+    place: Place, *, tags: list[dict[str, str]], as_json: bool, **settings: Any
 ) -> None:
-    """Create the lock table, and wait until it is active.
+    """Create the lock table, and wait for it.
 
-    The table is billed on demand and has TTL enabled. Running the command again is safe: of an existing table it
-    changes nothing, except that it enables TTL.
+    The table is billed on demand and has TTL enabled, and is active when the command ends. Running the command again is
+    safe: of an existing table it changes nothing, except that it enables TTL.
 
     \b
     Examples:
@@ -135,16 +125,8 @@ def create_table(
       0    the table exists and is active
       1    DynamoDB refused, or a table of that name has other keys
     """
-    capacity = capacity_of(read_capacity, write_capacity)
+    options = settings_of(**settings)
     model = place.lock_model()
-    options: dict[str, Any] = {}
-    if capacity is not None:
-        options["ProvisionedThroughput"] = {
-            "ReadCapacityUnits": capacity[0],
-            "WriteCapacityUnits": capacity[1],
-        }
-    if deletion_protection:
-        options["DeletionProtectionEnabled"] = True
     if tags:
         options["Tags"] = tags
     with progress(f"creating {place}"):
@@ -161,7 +143,7 @@ def create_table(
 @yes_option
 @pass_place
 def delete_table(place: Place, *, force: bool, yes: bool) -> None:
-    """Delete the lock table, and wait until it is deleted.
+    """Delete the lock table, and wait for it.
 
     Prints the rows and the held locks, and asks for the name of the table. Refused while locks are held, unless
     --force is given; a holder then learns of the loss from its next request. Fencing tokens of a table that
@@ -274,43 +256,17 @@ def _gone(client: Any, name: str, place: Place) -> None:
             waited += _POLL
 
 
-class Key(NamedTuple):
-    """An attribute of the primary key."""
-
-    name: str
-    """Name under which it is stored."""
-    kind: str
-    """Type: S, N or B."""
-    role: str
-    """HASH or RANGE."""
-
-
-class Table(NamedTuple):
-    """The settings of a table, from which a snippet in one of the languages is made."""
-
-    name: str
-    keys: list[Key]
-    """The hash key, and the range key if there is one."""
-    ttl: str
-    """Stored name of the attribute for TTL."""
-    capacity: tuple[int, int] | None
-    """Provisioned read and write units; None for billing on demand."""
-    protected: bool
-    """Whether DynamoDB refuses to delete the table."""
-
-
-def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protected: bool) -> Table:
-    """Return the table that `LockItem.create_table` creates for a model.
+def properties_of(model: type[LockItem], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the table that `LockItem.create_table` creates for a model, as CloudFormation has it.
 
     Args:
         model: The model of the lock table.
-        capacity: Provisioned read and write units; None for the billing of the model.
-        protected: Whether DynamoDB refuses to delete the table.
+        settings: Those of `settings_of`; without capacities, the billing is that of the model.
 
     Raises:
-        Failure: If the model has more settings than keys, billing and TTL, which the snippet would lack.
+        Failure: If the model has more settings than keys, billing and TTL, which a snippet would lack.
     """
-    meta = model.Meta
+    meta: Any = model.Meta
     more = [name for name in ("tags", "stream_view_type") if getattr(meta, name, None)]
     schema = schema_of(model)
     if more or schema["global_secondary_indexes"] or schema["local_secondary_indexes"]:
@@ -318,141 +274,57 @@ def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protect
             f"{model.__name__} has {more[0] if more else 'indexes'}, which the snippet would lack. "
             "Put the keys and the TTL of this model into a template of your own"
         )
-    kinds = {
-        each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
+    if meta.billing_mode == "PROVISIONED":
+        settings = settings_of(meta.read_capacity_units, meta.write_capacity_units) | settings
+    return {
+        "TableName": meta.table_name,
+        "BillingMode": "PROVISIONED" if "ProvisionedThroughput" in settings else "PAY_PER_REQUEST",
+        "AttributeDefinitions": schema["attribute_definitions"],
+        "KeySchema": sorted(schema["key_schema"], key=lambda key: key["KeyType"]),  # HASH, RANGE
+        "TimeToLiveSpecification": {"AttributeName": model.ttl.attr_name, "Enabled": True},
+        **settings,
     }
-    keys = [
-        Key(each["AttributeName"], kinds[each["AttributeName"]], each["KeyType"])
-        for each in sorted(schema["key_schema"], key=lambda key: key["KeyType"])  # HASH, RANGE
-    ]
-    if capacity is None and meta.billing_mode == "PROVISIONED":
-        capacity = meta.read_capacity_units, meta.write_capacity_units  # type: ignore[attr-defined]  # PynamoDB's, of such a table
-    return Table(meta.table_name, keys, model.ttl.attr_name, capacity, protected)
 
 
-def cloudformation(table: Table) -> str:
-    """Return a table as a CloudFormation template in YAML."""
-    billing = "PAY_PER_REQUEST" if table.capacity is None else "PROVISIONED"
-    lines = [
-        "Resources:",
-        "  LockTable:",
-        "    Type: AWS::DynamoDB::Table",
-        "    Properties:",
-        f"      TableName: {_yaml(table.name)}",
-        f"      BillingMode: {billing}",
-    ]
-    if table.capacity is not None:
-        lines += [
-            "      ProvisionedThroughput:",
-            f"        ReadCapacityUnits: {table.capacity[0]}",
-            f"        WriteCapacityUnits: {table.capacity[1]}",
-        ]
-    if table.protected:
-        lines.append("      DeletionProtectionEnabled: true")
-    lines.append("      AttributeDefinitions:")
-    for key in table.keys:
-        lines.append(f"        - AttributeName: {_yaml(key.name)}")
-        lines.append(f"          AttributeType: {_yaml(key.kind)}")
-    lines.append("      KeySchema:")
-    for key in table.keys:
-        lines.append(f"        - AttributeName: {_yaml(key.name)}")
-        lines.append(f"          KeyType: {key.role}")
-    lines += [
-        "      TimeToLiveSpecification:",
-        f"        AttributeName: {_yaml(table.ttl)}",
-        "        Enabled: true",
-    ]
-    return "\n".join(lines)
+def cloudformation(table: dict[str, Any]) -> str:
+    """Return a table as a CloudFormation template."""
+    resource = {"Type": "AWS::DynamoDB::Table", "Properties": table}
+    return json.dumps({"Resources": {"LockTable": resource}}, indent=2, ensure_ascii=False)
 
 
-def _quoted(text: str) -> str:
-    """Return a text as a literal in double quotes that JSON, YAML and Python read alike."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _yaml(text: str) -> str:
-    """Return a text as a string of YAML, quoted if YAML would otherwise read another value."""
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
-    return text if plain else _quoted(text)
-
-
-def terraform(table: Table) -> str:
+def terraform(table: dict[str, Any]) -> str:
     """Return a table as a resource of Terraform's AWS provider."""
-    settings = [("name", _hcl(table.name))]
-    if table.capacity is None:
-        settings.append(("billing_mode", '"PAY_PER_REQUEST"'))
-    else:
-        settings.append(("billing_mode", '"PROVISIONED"'))
-        settings.append(("read_capacity", str(table.capacity[0])))
-        settings.append(("write_capacity", str(table.capacity[1])))
-    settings += [(f"{key.role.lower()}_key", _hcl(key.name)) for key in table.keys]
-    if table.protected:
-        settings.append(("deletion_protection_enabled", "true"))
-    width = max(len(name) for name, _ in settings)
-    lines = ['resource "aws_dynamodb_table" "locks" {']
-    lines += [f"  {name:{width}} = {value}" for name, value in settings]
-    for key in table.keys:
-        lines += [
-            "",
-            "  attribute {",
-            f"    name = {_hcl(key.name)}",
-            f"    type = {_hcl(key.kind)}",
-            "  }",
-        ]
-    lines += [
-        "",
-        "  ttl {",
-        f"    attribute_name = {_hcl(table.ttl)}",
-        "    enabled        = true",
-        "  }",
-        "}",
+    settings = {"name": table["TableName"], "billing_mode": table["BillingMode"]}
+    if units := table.get("ProvisionedThroughput"):
+        settings["read_capacity"] = units["ReadCapacityUnits"]
+        settings["write_capacity"] = units["WriteCapacityUnits"]
+    for key in table["KeySchema"]:
+        settings[f"{key['KeyType'].lower()}_key"] = key["AttributeName"]
+    if "DeletionProtectionEnabled" in table:
+        settings["deletion_protection_enabled"] = True
+    attributes = [
+        _block("attribute", {"name": each["AttributeName"], "type": each["AttributeType"]})
+        for each in table["AttributeDefinitions"]
     ]
-    return "\n".join(lines)
+    attribute = table["TimeToLiveSpecification"]["AttributeName"]
+    ttl = _block("ttl", {"attribute_name": attribute, "enabled": True})
+    return _block('resource "aws_dynamodb_table" "locks"', settings, *attributes, ttl)
 
 
-def _hcl(text: str) -> str:
-    """Return a text as a string of Terraform, which would take ``${`` and ``%{`` for templates."""
-    return _quoted(text).replace("${", "$${").replace("%{", "%%{")
+def _block(name: str, settings: dict[str, Any], *blocks: str) -> str:
+    """Return a block of Terraform's language, with the blocks inside it."""
+    width = max(map(len, settings))
+    lines = [f"{each:{width}} = {_hcl(value)}" for each, value in settings.items()]
+    inside = "\n".join([*lines, *(f"\n{block}" for block in blocks)])
+    return f"{name} {{\n{indent(inside, '  ')}\n}}"
 
 
-def cdk(table: Table) -> str:
-    """Return a table as a stack of the CDK, in Python."""
-    settings = [("table_name", _quoted(table.name))]
-    for key in table.keys:
-        name = "partition_key" if key.role == "HASH" else "sort_key"
-        kind = f"dynamodb.AttributeType.{_TYPES[key.kind]}"
-        settings.append((name, f"dynamodb.Attribute(name={_quoted(key.name)}, type={kind})"))
-    if table.capacity is None:
-        settings.append(("billing_mode", "dynamodb.BillingMode.PAY_PER_REQUEST"))
-    else:
-        settings.append(("billing_mode", "dynamodb.BillingMode.PROVISIONED"))
-        settings.append(("read_capacity", str(table.capacity[0])))
-        settings.append(("write_capacity", str(table.capacity[1])))
-    settings.append(("time_to_live_attribute", _quoted(table.ttl)))
-    if table.protected:
-        settings.append(("deletion_protection", "True"))
-    return "\n".join(
-        [
-            "from aws_cdk import Stack, aws_dynamodb as dynamodb",
-            "",
-            "",
-            "class LockStack(Stack):",
-            "    def __init__(self, scope, construct_id, **options):",
-            "        super().__init__(scope, construct_id, **options)",
-            "        self.table = dynamodb.Table(",
-            "            self,",
-            '            "LockTable",',
-            *(f"            {name}={value}," for name, value in settings),
-            "        )",
-        ]
-    )
+def _hcl(value: Any) -> str:
+    """Return a value in Terraform's language: as in JSON, but that ``${`` and ``%{`` begin templates there."""
+    return json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
 
 
-_LANGUAGES: dict[str, Callable[[Table], str]] = {
-    "cloudformation": cloudformation,
-    "terraform": terraform,
-    "cdk": cdk,
-}
+_LANGUAGES = {"cloudformation": cloudformation, "terraform": terraform}
 """Functions that write a table in a language, by the name of the language."""
 
 
@@ -460,22 +332,15 @@ _LANGUAGES: dict[str, Callable[[Table], str]] = {
 @click.argument("language", type=click.Choice(list(_LANGUAGES)))
 @settings_options
 @pass_place
-def template(
-    place: Place,
-    *,
-    language: str,
-    read_capacity: int | None,
-    write_capacity: int | None,
-    deletion_protection: bool,
-) -> None:
-    """Print the table for CloudFormation, Terraform or the CDK.
+def template(place: Place, *, language: str, **settings: Any) -> None:
+    """Print the table for CloudFormation or Terraform.
 
     It is the table that LockItem.create_table() creates, or that of --model with its attribute names and range key.
-    CloudFormation is YAML, the CDK Python. Nothing is sent to AWS.
+    CloudFormation is JSON. Nothing is sent to AWS.
 
     \b
     Examples:
-      pynamodb-mutex template cloudformation > locks.yaml
+      pynamodb-mutex template cloudformation > locks.json
       pynamodb-mutex template terraform --deletion-protection
 
     \b
@@ -483,8 +348,7 @@ def template(
       0    printed
       2    wrong usage
     """
-    capacity = capacity_of(read_capacity, write_capacity)
-    table = table_of(place.lock_model(), capacity, protected=deletion_protection)
+    table = properties_of(place.lock_model(), settings_of(**settings))
     click.echo(_LANGUAGES[language](table))
 
 

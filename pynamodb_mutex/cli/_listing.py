@@ -7,7 +7,6 @@ their states, is in `_locks`.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown
+from pynamodb_mutex._lock.protocol.messages import escaped, one_line
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.cli._locks import (
@@ -35,7 +34,6 @@ from pynamodb_mutex.cli._locks import (
     keys_argument,
     locks_of,
     once_option,
-    prefix_option,
     range_option,
     rows_of,
 )
@@ -50,14 +48,11 @@ from pynamodb_mutex.cli._output import (
     on_terminal,
     print_json,
     progress,
-    zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
-from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import tzinfo
+    from collections.abc import Callable, Sequence
 
 COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "FENCING TOKEN", "STATE", "WAITERS")
 """Columns of lines for programs, in this order."""
@@ -83,46 +78,20 @@ _GAP = 2
 _NEWS = 6
 """Most changes that the live view shows, the latest ones."""
 
-ORDERS = {
-    "key": lambda lock: (lock.key, lock.range_key or ""),
-    "owner": lambda lock: (lock.claim.owner or "", lock.key, lock.range_key or ""),
-    "expiry": lambda lock: (math.inf if lock.until is None else lock.until, lock.key),
-}
-"""Keys by which locks are sorted, by the values of ``--sort``."""
 
-sort_option = click.option(
-    "--sort",
-    type=click.Choice(list(ORDERS)),
-    default="key",
-    show_default=True,
-    help="Order of the locks.",
-)
+def by_key(lock: Lock) -> tuple[str, str]:
+    """Return the key by which locks are sorted."""
+    return lock.key, lock.range_key or ""
 
 
 @click.command(cls=AppCommand)
 @keys_argument
 @range_option
-@prefix_option
-@click.option("--held", "only", flag_value=HELD, help="Only held locks.")
-@click.option("--abandoned", "only", flag_value=ABANDONED, help="Only abandoned locks.")
 @once_option
-@click.option("--count", is_flag=True, help="Print only the number of locks.")
-@sort_option
-@zone_option
 @json_option
 @pass_place
 def ls(
-    place: Place,
-    *,
-    keys: tuple[str, ...],
-    range_key: str | None,
-    prefix: str,
-    only: str | None,
-    once: bool,
-    count: bool,
-    sort: str,
-    zone: tzinfo | None,
-    as_json: bool,
+    place: Place, *, keys: tuple[str, ...], range_key: str | None, once: bool, as_json: bool
 ) -> None:
     """List held, abandoned and closed locks.
 
@@ -139,16 +108,13 @@ def ls(
     On a terminal the output is a table. To fit, it leaves out FENCING TOKEN, UNTIL and WAITERS, and cuts the widest
     keys and owners. Otherwise each lock is one complete line with tabs between the columns.
 
-    Reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, 1 read unit
-    for each.
+    Reads the whole table: 1 read unit for each 4 KB. With KEYs, up to 100, 1 read unit for each.
 
     \b
     Examples:
       pynamodb-mutex ls
       pynamodb-mutex ls deploy nightly-report
-      pynamodb-mutex ls --prefix invoice- --held --count
-      pynamodb-mutex ls --abandoned --sort expiry
-      pynamodb-mutex ls --once --prefix charge-
+      pynamodb-mutex ls --once
       pynamodb-mutex ls --json | jq -r '.[] | select(.remaining > 600) | .key'
 
     \b
@@ -157,39 +123,33 @@ def ls(
       1  the table could not be read
     """
     locks = locks_of(place, keys, once=once)
-    prefix = prefix.removeprefix(PREFIX) if once else prefix
-    rows = rows_of(locks, keys, range_key, prefix)
-    only = RUNNING if locks.of_once and only == HELD else only
+    rows = rows_of(locks, keys, range_key)
     with progress("reading the table") as news:
-        seen = locks.read_several(rows) if rows else list(locks.all(news, prefix))
-    found = [lock for lock in seen if only in (None, lock.state)]
+        found = locks.read_several(rows) if rows else list(locks.all(news))
     locks.warn()
-    found.sort(key=ORDERS[sort])
-    if count:
-        click.echo(len(found))
-    elif as_json:
-        print_json([lock.document(zone) for lock in found])
+    found.sort(key=by_key)
+    if as_json:
+        print_json([lock.document() for lock in found])
     elif not found:
-        which = "of these " if rows else f"with the prefix {shown(prefix)} " if prefix else ""
-        what = only or ("recorded or running" if locks.of_once else "held or abandoned")
-        click.echo(f"no {'key' if locks.of_once else 'lock'} {which}is {what} in {place}", err=True)
+        none = "key is recorded or running" if locks.of_once else "lock is held or abandoned"
+        click.echo(f"no {none} in {place}", err=True)
     elif on_terminal():
         console = Console()
-        console.print(table_of(found, zone, console.width))
+        console.print(table_of(found, console.width))
         console.print(counts_of(found, of_once=locks.of_once), highlight=False)
     else:
         click.echo("\t".join(COLUMNS))
         for lock in found:
-            click.echo("\t".join(line_of(lock, zone)))
+            click.echo("\t".join(line_of(lock)))
 
 
-def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
+def line_of(lock: Lock) -> list[str]:
     """Return the columns of a lock for programs: all of them, complete, in the order of COLUMNS."""
     return [
         escaped(lock.name),
         escaped(lock.claim.owner or "-"),
-        iso(instant(lock.since, zone), "seconds") or "-",
-        iso(instant(lock.until, zone), "seconds") or "-",
+        iso(instant(lock.since), "seconds") or "-",
+        iso(instant(lock.until), "seconds") or "-",
         "-" if lock.remaining is None else f"{lock.remaining:.1f}",
         str(lock.fencing_token or "-"),
         lock.shown_state,
@@ -197,12 +157,12 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
     ]
 
 
-def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
+def table_of(locks: Sequence[Lock], width: int) -> Table:
     """Return a table for a terminal of this width, one line for each lock."""
     names = [name for name in _COLUMNS if width >= _NEEDS.get(name, 0)]
     if "WAITERS" in names and not any(lock.waiters for lock in locks):
         names.remove("WAITERS")
-    rows = [_cells(lock, zone) for lock in locks]
+    rows = [_cells(lock) for lock in locks]
     widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}
     _fit(widths, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
@@ -220,13 +180,13 @@ def counts_of(locks: Sequence[Lock], *, of_once: bool = False) -> str:
     return "   ".join(f"{each}: {sum(lock.state == each for lock in locks)}" for each in states)
 
 
-def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
-    now = instant(lock.seen_at, zone)
+def _cells(lock: Lock) -> dict[str, str]:
+    now = instant(lock.seen_at)
     return {
         "KEY": escaped(lock.name),
         "OWNER": escaped(lock.claim.owner or "-"),
-        "SINCE": clock_time(instant(lock.since, zone), now),
-        "UNTIL": clock_time(instant(lock.until, zone), now),
+        "SINCE": clock_time(instant(lock.since), now),
+        "UNTIL": clock_time(instant(lock.until), now),
         "LEFT": duration(lock.remaining) if lock.remaining else "-",
         "FENCING TOKEN": str(lock.fencing_token or "-"),
         "STATE": lock.shown_state,
@@ -299,7 +259,6 @@ class Change(NamedTuple):
 @click.command(cls=AppCommand)
 @keys_argument
 @range_option
-@prefix_option
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1, max=3600),
@@ -309,20 +268,10 @@ class Change(NamedTuple):
     metavar="SECONDS",
     help="Time between two reads.",
 )
-@sort_option
-@zone_option
 @json_option
 @pass_place
 def watch(
-    place: Place,
-    *,
-    keys: tuple[str, ...],
-    range_key: str | None,
-    prefix: str,
-    interval: float,
-    sort: str,
-    zone: tzinfo | None,
-    as_json: bool,
+    place: Place, *, keys: tuple[str, ...], range_key: str | None, interval: float, as_json: bool
 ) -> None:
     """Watch locks change.
 
@@ -330,8 +279,7 @@ def watch(
     otherwise one line for each lock at the start and one for each change. Renewals are not reported, nor is a lock that
     is acquired and released between two reads.
 
-    A read of all locks, also with --prefix, costs 1 read unit for each 4 KB of the table. With KEYs, up to 100, it
-    costs 1 read unit for each.
+    A read of all locks costs 1 read unit for each 4 KB of the table. With KEYs, up to 100, it costs 1 read unit for each.
 
     Throttling and transient network failures do not end the command; Ctrl-C does.
 
@@ -347,24 +295,17 @@ def watch(
       1  DynamoDB refused a read
     """
     locks = Locks(place.model())
-    read = _reader(locks, keys, range_key, prefix)
+    rows = rows_of(locks, keys, range_key)
+    watching = _Watching(
+        lambda: locks.read_several(rows) if rows else list(locks.standing()), interval
+    )
     try:
         if on_terminal() and not as_json:
-            _live(_Watching(read, interval), View(place, sort, zone))
+            _live(watching, place)
         else:
-            _lines(_Watching(read, interval), zone, as_json=as_json)
+            _lines(watching, as_json=as_json)
     except KeyboardInterrupt:
         return
-
-
-def _reader(
-    locks: Locks, keys: Iterable[str], range_key: str | None, prefix: str
-) -> Callable[[], list[Lock]]:
-    """Return a function that reads the watched locks once."""
-    rows = rows_of(locks, keys, range_key, prefix)
-    if rows:
-        return lambda: locks.read_several(rows)
-    return lambda: [lock for lock in locks.standing() if lock.key.startswith(prefix)]
 
 
 class _Watching:
@@ -431,15 +372,15 @@ def _ended(before: Lock | None, now: Lock) -> Change:
     return Change("opened" if is_opened else "freed", now, before)
 
 
-def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
+def _lines(watching: _Watching, *, as_json: bool) -> None:
     """Print a line for each change, and one on standard error when reads begin to fail or to succeed again."""
     trouble = None
     while True:
         for change in watching.look():
-            at = instant(change.lock.seen_at, zone)
+            at = instant(change.lock.seen_at)
             if as_json:
                 print_json(
-                    {"at": iso(at), "event": change.event, **change.lock.document(zone)}, line=True
+                    {"at": iso(at), "event": change.event, **change.lock.document()}, line=True
                 )
             else:
                 click.echo(f"{iso(at, 'seconds') or '-'}  {change.words()}")
@@ -449,37 +390,25 @@ def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
         watching.rest()
 
 
-class View(NamedTuple):
-    """The live view of ``watch`` on a terminal.
+def _frame(place: Place, watching: _Watching, news: list[Text], console: Console) -> Group:
+    """Return the live view of ``watch``, with as many locks as fit the terminal."""
+    locks = sorted(watching.locks.values(), key=by_key)
+    room = max(3, console.height - _NEWS - 8)
+    parts: list[Any] = [_line(str(place), "bold"), _line(counts_of(locks))]
+    if watching.trouble is not None:
+        parts.append(_line(f"{watching.trouble}; retrying", "red"))
+    parts.append(Text())
+    if locks:
+        parts.append(table_of(locks[:room], console.width))
+    if len(locks) > room:
+        parts.append(Text(f"and {len(locks) - room} more", style="dim"))
+    return Group(*parts, Text(), *news)
 
-    Attributes:
-        place: Where the locks are, shown as title.
-        order: Order of the locks, one of ORDERS.
-        zone: Time zone of the times; None for the local one.
-    """
 
-    place: Place
-    order: str
-    zone: tzinfo | None
-
-    def line(self, change: Change, width: int) -> Text:
-        """Return a change as one line for a terminal of this width."""
-        now = instant(change.lock.seen_at, self.zone)
-        return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
-
-    def frame(self, watching: _Watching, news: list[Text], console: Console) -> Group:
-        """Return the whole view, with as many locks as fit the terminal."""
-        locks = sorted(watching.locks.values(), key=ORDERS[self.order])
-        room = max(3, console.height - _NEWS - 8)
-        parts: list[Any] = [_line(str(self.place), "bold"), _line(counts_of(locks))]
-        if watching.trouble is not None:
-            parts.append(_line(f"{watching.trouble}; retrying", "red"))
-        parts.append(Text())
-        if locks:
-            parts.append(table_of(locks[:room], self.zone, console.width))
-        if len(locks) > room:
-            parts.append(Text(f"and {len(locks) - room} more", style="dim"))
-        return Group(*parts, Text(), *news)
+def _news(change: Change, width: int) -> Text:
+    """Return a change as one line for a terminal of this width."""
+    now = instant(change.lock.seen_at)
+    return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
 
 
 def _line(text: str, style: str = "") -> Text:
@@ -487,14 +416,14 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _live(watching: _Watching, view: View) -> None:
+def _live(watching: _Watching, place: Place) -> None:
     """Show the live view until Ctrl-C."""
     news: list[Text] = []
     console = Console()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         watching.look()
         while True:
-            live.update(view.frame(watching, news, console), refresh=True)
+            live.update(_frame(place, watching, news, console), refresh=True)
             watching.rest()
-            news.extend(view.line(change, console.width) for change in watching.look())
+            news.extend(_news(change, console.width) for change in watching.look())
             del news[:-_NEWS]

@@ -40,7 +40,6 @@ from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from datetime import tzinfo
 
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
@@ -127,6 +126,7 @@ class Lock(NamedTuple):
             also UNKNOWN; of a key of `once` one of its states.
         remaining: Seconds from the answer until the claim may be taken over; None if unknown.
         seen_at: Server time of the answer; None if unknown.
+        received: Local time after the answer was received.
     """
 
     key: str
@@ -137,6 +137,7 @@ class Lock(NamedTuple):
     state: str
     remaining: float | None
     seen_at: float | None
+    received: float
 
     @property
     def name(self) -> str:
@@ -181,8 +182,8 @@ class Lock(NamedTuple):
         """Those who share the lock: the label of each, and when its share ends."""
         return self.claim.shares
 
-    def document(self, zone: tzinfo | None) -> dict[str, Any]:
-        """Return the JSON fields of the lock, with times in a zone (None: local)."""
+    def document(self) -> dict[str, Any]:
+        """Return the JSON fields of the lock."""
         claim = self.claim
         rows = {} if self.range_key is None else {"range_key": self.range_key}
         return {
@@ -190,19 +191,19 @@ class Lock(NamedTuple):
             **rows,
             "state": self.state,
             "owner": claim.owner,
-            "since": iso(instant(self.since, zone)),
-            "until": iso(instant(self.until, zone)),
+            "since": iso(instant(self.since)),
+            "until": iso(instant(self.until)),
             "remaining": None if self.remaining is None else round(self.remaining, 3),
             "lease": None if claim.expires_at is None else claim.lease or None,
             "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
             "closed": claim.closed,
             "readers": [
-                {"owner": owner, "until": iso(instant(end, zone))} for owner, end in self.readers
+                {"owner": owner, "until": iso(instant(end))} for owner, end in self.readers
             ],
             "wanted_by": claim.wanted_by,
             "waiters": [
-                {"owner": owner, "since": iso(instant(since, zone)), "called_at": place}
+                {"owner": owner, "since": iso(instant(since)), "called_at": place}
                 for owner, since, place in self.waiters
             ],
             "problem": None if claim.fault is None else str(claim.fault),
@@ -278,14 +279,13 @@ class Locks:
         answer = retried(self.store.read(row, consistent=True))
         return self.shown(row, answer.item, answer.received)
 
-    def all(self, progress: Callable[[str], None], prefix: str = "") -> Iterator[Lock]:
-        """Read the held, abandoned and closed locks whose keys begin with a prefix, page by page, with retries.
+    def all(self, progress: Callable[[str], None]) -> Iterator[Lock]:
+        """Read the held, abandoned and closed locks page by page, with retries.
 
         Rows with an invalid claim are left out and added to `odd`; `warn` prints them.
 
         Args:
             progress: Called with a text for people, for each lock that was found.
-            prefix: Beginning of the keys; empty for all locks.
         """
         patience = PATIENCE
 
@@ -297,8 +297,7 @@ class Locks:
             patience = SCAN_PATIENCE
             return answer
 
-        locks = (lock for lock in self._pages(page) if lock.key.startswith(prefix))
-        for found, lock in enumerate(locks, 1):
+        for found, lock in enumerate(self._pages(page), 1):
             progress(f"reading the table: {found} locks so far")
             if lock.state == INVALID:
                 self.odd.append(lock)
@@ -430,7 +429,7 @@ class Locks:
         is_named = self.in_rows or not self.store.layout.range_is_default(row)
         range_key = more[0] if more and is_named else None
         seen_at = self.store.server_now(received)
-        return Lock(key, range_key, row, raw, claim, state, remaining, seen_at)
+        return Lock(key, range_key, row, raw, claim, state, remaining, seen_at, received)
 
     def _text(self, attribute: Attribute[Any], row: RawItem) -> str:
         value = row[attribute.attr_name][attribute.attr_type]
@@ -477,18 +476,12 @@ def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -
     return sorted(key for key in good if " " not in key)[:MOST_KEYS]
 
 
-def key_argument(**more: Any) -> Callable[[Any], Any]:
-    """Return the decorator for the argument KEY, which shells complete from the table."""
-    return click.argument("key", shell_complete=complete_keys, **more)
+key_argument = click.argument("key", shell_complete=complete_keys)
 
 
 once_option = click.option("--once", is_flag=True, help="Keys of once, not locks.")
 
 keys_argument = click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
-
-prefix_option = click.option(
-    "--prefix", default="", metavar="TEXT", help="Only keys that begin with TEXT."
-)
 
 
 def once_key(_: click.Context, __: click.Parameter, key: str) -> str:
@@ -539,19 +532,17 @@ def found(
     return locks, lock
 
 
-def rows_of(locks: Locks, keys: Iterable[str], range_key: str | None, prefix: str) -> list[RawItem]:
+def rows_of(locks: Locks, keys: Iterable[str], range_key: str | None) -> list[RawItem]:
     """Return the primary keys of the named locks, each once; none if no KEY was given.
 
     Raises:
-        click.UsageError: If a prefix was given too, a range key without a KEY, or more KEYs than one request reads.
+        click.UsageError: If a range key was given without a KEY, or more KEYs than one request reads.
     """
     unique = list(dict.fromkeys(keys))
     if range_key is not None and not unique:
         raise click.UsageError("give a KEY with --range-key")
-    if unique and prefix:
-        raise click.UsageError("give KEYs, or --prefix")
     if len(unique) > MOST_READ:
-        raise click.UsageError(f"give up to {MOST_READ} KEYs, or --prefix")
+        raise click.UsageError(f"give up to {MOST_READ} KEYs")
     return [locks.row(key, range_key) for key in unique]
 
 

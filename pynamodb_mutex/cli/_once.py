@@ -32,7 +32,6 @@ from pynamodb_mutex.runs import LONGEST_RESULT, Once, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import tzinfo
 
     from pynamodb_mutex._once.run import Result
 
@@ -247,7 +246,6 @@ def _do(job: _run.Job, began: Run, environment: Mapping[str, str], output: Outpu
     "--force", is_flag=True, allow_from_autoenv=False, help="Forget a run that is under way, too."
 )
 @_output.yes_option
-@_output.zone_option
 @_output.json_option
 @pass_place
 def forget(place: Place, /, *, key: str, force: bool, **options: Any) -> None:
@@ -276,7 +274,6 @@ def forget(place: Place, /, *, key: str, force: bool, **options: Any) -> None:
 @click.argument("result", default="null")
 @keep_option
 @_output.yes_option
-@_output.zone_option
 @_output.json_option
 @click.pass_context
 @pass_place
@@ -316,7 +313,6 @@ def _decided(
     *,
     force: bool,
     yes: bool,
-    zone: tzinfo | None,
     as_json: bool,
 ) -> None:
     """Forget what is known of a key, or record a result, after a question; print the key as it is then.
@@ -328,7 +324,7 @@ def _decided(
     row = locks.row(key)
     seen = execute(process, peek(process, locks.store, row, forces=force))
     before = locks.shown(row, seen.item, seen.received)
-    print_lines(about(before, zone), err=True)
+    print_lines(about(before), err=True)
     is_kept = before.state == RECORDED and before.claim.unstored is None
     if (before.state == RUNNING and not force) or (is_kept and result):
         raise Failure(f"nothing was done: {shown(key)} is {before.state}")
@@ -339,7 +335,7 @@ def _decided(
         is_done = execute(process, operation)
     now = locks.read(row)
     if as_json:
-        _output.print_json(now.document(zone))
+        _output.print_json(now.document())
     if not is_done:
         raise Failure(f"nothing was done: {shown(key)} has changed meanwhile, and is {now.state}")
     click.echo(f"{shown(key)}: {now.state}", err=True)

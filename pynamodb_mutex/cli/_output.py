@@ -11,10 +11,9 @@ import json
 import math
 import sys
 from contextlib import contextmanager
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -22,7 +21,6 @@ from rich.console import Console
 from rich.text import Text
 
 from pynamodb_mutex._lock.operations.options import FOREVER, check_timeout
-from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex.cli._place import Failure
 
 if TYPE_CHECKING:
@@ -30,29 +28,6 @@ if TYPE_CHECKING:
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _HALF_A_DAY = timedelta(hours=12)
-
-
-def _zone(_: click.Context, __: click.Parameter, value: str | None) -> tzinfo | None:
-    """Return a time zone by its name; None, for local time, if no name was given."""
-    if value is None:
-        return None
-    if value == "UTC":
-        return timezone.utc  # works where Python finds no database of time zones, too
-    try:
-        return ZoneInfo(value)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        msg = f"there is no time zone {shown(value)}; an example is Europe/Berlin"
-        raise click.BadParameter(msg) from error
-
-
-zone_option = click.option(
-    "--tz",
-    "zone",
-    callback=_zone,
-    metavar="ZONE",
-    envvar="PYNAMODB_MUTEX_TZ",
-    help="Time zone of printed times, such as Europe/Berlin; local by default.",
-)
 
 
 def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
@@ -106,20 +81,12 @@ json_option = click.option(
 )
 
 
-def instant(seconds: float | None, zone: tzinfo | None) -> datetime | None:
-    """Return server time as a datetime.
-
-    Args:
-        seconds: Seconds since the epoch; None for a time that is not known.
-        zone: Time zone of the result; None for the local one.
-
-    Returns:
-        None for None, and for a number that no datetime can show.
-    """
+def instant(seconds: float | None) -> datetime | None:
+    """Return server time as a local datetime; None for None, and for a number that no datetime can show."""
     if seconds is None:
         return None
     try:
-        return datetime.fromtimestamp(seconds, tz=timezone.utc).astimezone(zone)
+        return datetime.fromtimestamp(seconds, tz=timezone.utc).astimezone()
     except (ValueError, OverflowError, OSError):
         return None  # not written by this library
 

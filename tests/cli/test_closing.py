@@ -55,7 +55,6 @@ def test_closed_keys_are_listed_and_shown(table):
             "state:          closed: nobody acquires it until it is opened\nclosed:         one\\n two\n"
             in shown
         )
-        assert json_of("ls", "--held") == [second]
         assert json_of("ls", "a") == [first]
 
 
@@ -73,17 +72,6 @@ def test_closed_key_whose_claim_is_kept(table):
     assert (lock["state"], lock["closed"]) == ("closed", WHY)
     assert json_of("open", "a", "-y")["state"] == "free"
     assert json_of("ls") == []
-
-
-def test_wait_takes_a_key_for_closed_only_by_a_consistent_read(table, wire):
-    LockItem.close("a", WHY)
-
-    def opens(_answer):
-        wire.after.clear()
-        LockItem.open("a")
-
-    wire.after["GetItem"] = opens
-    cli("wait", "a")
 
 
 def test_release_and_wait_of_a_closed_key(table):

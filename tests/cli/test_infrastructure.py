@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import textwrap
 import uuid
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import boto3
 import pytest
-import yaml
 from botocore.client import BaseClient
 from command_line import cli, json_of, refuse_request
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
@@ -197,7 +197,7 @@ def read_request(table, ttl):
 
 
 def read_cloudformation(text):
-    (resource,) = yaml.safe_load(text)["Resources"].values()
+    (resource,) = json.loads(text)["Resources"].values()
     assert resource["Type"] == "AWS::DynamoDB::Table"
     table = resource["Properties"]
     ttl = table.pop("TimeToLiveSpecification")
@@ -232,7 +232,7 @@ def read_hcl(text: str) -> dict[str, Any]:
 
 
 def stand_ins() -> dict[str, Any]:
-    """Return modules with as much of the CDK as the templates use: the CDK itself needs Node.js."""
+    """Return modules with as much of the CDK as the page uses: the CDK itself needs Node.js."""
 
     class Stack:
         def __init__(self, scope: Any, construct_id: str) -> None:
@@ -280,7 +280,10 @@ def read_rest(table, name, keys, ttl, protected):
     return table[name], keys, ttl, *units, protected
 
 
-READERS = {"cloudformation": read_cloudformation, "terraform": read_terraform, "cdk": read_cdk}
+PAGE = (Path(__file__).parents[2] / "docs/table.rst").read_text(encoding="utf-8")
+CDK = textwrap.dedent(re.search(r"(?ms)^   from aws_cdk.*?^ +\)$", PAGE)[0])
+
+READERS = {"cloudformation": read_cloudformation, "terraform": read_terraform}
 
 
 @pytest.mark.real("embedded")
@@ -300,21 +303,22 @@ def test_template_is_the_table_that_create_table_creates(engine, requests, args)
     for language, read in READERS.items():
         found = read(cli("template", language, *args.split()).stdout)
         assert found == read_request(sent["CreateTable"], ttl)
+    if args == "--table pynamodb-mutex":
+        assert read_cdk(CDK) == found
 
 
 def test_template_of_a_model_with_more_settings_is_refused():
     for model, lacks in (("Indexed", "indexes"), ("Tagged", "tags")):
-        error = cli("template", "cdk", "--model", f"{__name__}:{model}", code=1).stderr
+        error = cli("template", "terraform", "--model", f"{__name__}:{model}", code=1).stderr
         assert f"{model} has {lacks}" in error
 
 
 def test_the_documentation_shows_what_is_printed(monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
-    written = (Path(__file__).parents[2] / "docs/table.rst").read_text(encoding="utf-8")
-    policy = re.search(r"^   pynamodb-mutex (policy .*)$", written, re.MULTILINE)[1]
+    policy = re.search(r"^   pynamodb-mutex (policy .*)$", PAGE, re.MULTILINE)[1]
     for command in (policy, *(f"template {language}" for language in READERS)):
         lines = cli(*command.split()).stdout.splitlines()
-        assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in written
+        assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in PAGE
 
 
 def policy(*args, env=None):

@@ -17,15 +17,10 @@ import hypothesis
 import pytest
 from simulated_engine import simulated_engine
 
+from dev.dynamodb_local import dynamodb_local, why_no_dynamodb_local
 from pynamodb_mutex import LockItem, models
 from pynamodb_mutex._lock.dynamodb import connection
-from pynamodb_mutex.testing import (
-    Engine,
-    dynamodb_local,
-    embedded_dynamodb,
-    use,
-    why_no_dynamodb_local,
-)
+from pynamodb_mutex.testing import Engine, embedded_dynamodb, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

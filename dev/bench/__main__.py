@@ -28,13 +28,8 @@ from dev.bench.libraries import create_table, keys_of, versions
 from dev.bench.scenarios import NAMES
 from dev.bench.scenarios.row import TABLE as ROWS_TABLE
 from dev.bench.tables import Table, as_rst, as_text
-from pynamodb_mutex.testing import (
-    Engine,
-    dynamodb_local,
-    embedded_dynamodb,
-    use,
-    why_no_dynamodb_local,
-)
+from dev.dynamodb_local import dynamodb_local, why_no_dynamodb_local
+from pynamodb_mutex.testing import Engine, embedded_dynamodb, use
 
 
 def main(arguments: list[str] | None = None) -> int:

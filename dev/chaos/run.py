@@ -16,7 +16,8 @@ from dev.chaos.client import Client, Wire, trouble
 from dev.chaos.history import Recorder, read, unserved
 from dev.chaos.injector import FaultInjector
 from dev.chaos.sections import KEYS, ROWS, tables
-from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
+from dev.dynamodb_local import dynamodb_local
+from pynamodb_mutex.testing import Engine, embedded_dynamodb, use
 
 START_SECONDS = 60.0
 """Seconds within which all clients must have started to work."""

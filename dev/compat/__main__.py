@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import pynamodb
 
 from dev import compat
+from dev import dynamodb_local as local
 from dev.compat.plugin import FORMS, LOCK_MODEL
+from dev.dynamodb_local import dynamodb_local
 from pynamodb_mutex import LockItem
-from pynamodb_mutex.testing import EngineError, dynamodb_local, engines, environment, use
+from pynamodb_mutex.testing import EngineError, environment, use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("tests", nargs="*", default=["tests"], help="files of its tests")
     options = parser.parse_args(arguments)
     # one of the tests expects that tables of different regions are separate
-    engines.LOCAL_OPTIONS.remove("-sharedDb")
+    local.LOCAL_OPTIONS.remove("-sharedDb")
     try:
         checkout = fetched(options.repository, options.folder.resolve(), pynamodb.__version__)
         plain, *others = (outcomes(checkout, options.tests, form) for form in (None, *FORMS))
@@ -52,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"dev.compat: {error}", file=sys.stderr)
         return 2
     finally:
-        engines.LOCAL_OPTIONS.append("-sharedDb")
+        local.LOCAL_OPTIONS.append("-sharedDb")
     page = PAGE.read_text(encoding="utf-8")
     print(f"PynamoDB {pynamodb.__version__}")
     failed = False

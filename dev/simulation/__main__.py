@@ -16,13 +16,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dev.broken import BROKEN, SECTION, broken
+from dev.dynamodb_local import dynamodb_local
 from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.once import ONCE_WAYS
 from dev.simulation.replay import client_of, replay_schedule
 from dev.simulation.schedule import WAYS, Played, Size, play, shrink
-from pynamodb_mutex.testing import dynamodb_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable

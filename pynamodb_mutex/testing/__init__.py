@@ -1,6 +1,6 @@
 """For tests and examples: an embedded DynamoDB, a fake clock, and what other processes seem to hold or to have done.
 
-Needs the extra ``testing``. pytest finds the fixtures ``dynamodb`` (an engine for the session), ``lock_table``
+Needs the extra ``testing``. pytest finds the fixtures ``mutex_dynamodb`` (an engine for the session), ``lock_table``
 (LockItem with an empty table) and ``fake_clock`` (a `FakeClock`) when the package is installed.
 """
 
@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from pynamodb_mutex.testing.engines import (
         Engine,
         EngineError,
-        dynamodb_local,
         embedded_dynamodb,
         environment,
         use,
-        why_no_dynamodb_local,
     )
     from pynamodb_mutex.testing.fake_clock import FakeClock
     from pynamodb_mutex.testing.holders import expire, held_elsewhere
@@ -25,7 +23,6 @@ __all__ = [
     "Engine",
     "EngineError",
     "FakeClock",
-    "dynamodb_local",
     "embedded_dynamodb",
     "environment",
     "expire",
@@ -34,7 +31,6 @@ __all__ = [
     "run_elsewhere",
     "unknown_run",
     "use",
-    "why_no_dynamodb_local",
 ]
 
 _HOMES = {

@@ -29,7 +29,7 @@ from moto.dynamodb.responses import DynamoHandler
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from pynamodb_mutex.testing.supervisor import when_parent_ends
+from pynamodb_mutex.testing.engines import when_parent_ends
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -296,7 +296,7 @@ def test_light():
     ours = {name for name in sys.modules if name.startswith("pynamodb_mutex.testing")}
     assert ours == {"pynamodb_mutex.testing", "pynamodb_mutex.testing.fixtures"}
     assert threading.active_count() == 1
-    from pynamodb_mutex.testing import engines, supervisor
+    from pynamodb_mutex.testing import engines
     assert {"moto", "waitress", "flask"}.isdisjoint(sys.modules)
 """
 

@@ -340,9 +340,8 @@ def in_tests() -> None:
     with testing.embedded_dynamodb(port=0) as engine, testing.use(engine) as used:
         assert_type((engine, used), tuple[testing.Engine, testing.Engine])
         assert_type(testing.environment(engine), dict[str, str])
-    with testing.dynamodb_local() as local:
-        assert_type(local.endpoint_url, str)
-    assert_type(testing.why_no_dynamodb_local(), str | None)
+    with testing.use(testing.Engine("external", "http://localhost:8000")) as external:
+        assert_type(external.endpoint_url, str)
     with testing.FakeClock() as clock:
         assert_type(clock, testing.FakeClock)
         clock.advance(2.5)

@@ -1,50 +1,22 @@
-"""Ends a server when the process that started it ends, however that happens.
+"""Ends DynamoDB Local when the process that started it ends, however that happens.
 
-The embedded server calls `when_parent_ends` itself. DynamoDB Local runs under this module as a program,
-``python -I supervisor.py URL COMMAND...``, which needs nothing but the standard library.
+A program: ``python -I supervise.py URL COMMAND...``.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from subprocess import DEVNULL, Popen
 from urllib.parse import urlsplit
 
-
-def when_parent_ends(action: Callable[[], object]) -> None:
-    """Call an action, on a thread, once the parent process has ended or closed our stdin.
-
-    Neither sign alone would do: stdin stays open as long as a forked child of the parent holds its other end, and on
-    Windows orphans do not get a new parent.
-
-    Args:
-        action: The action. It is called once for each of the two signs that is seen, so perhaps twice.
-    """
-    parent = os.getppid()
-
-    def watch_stdin() -> None:
-        with suppress(OSError):
-            os.read(0, 1)  # returns when stdin is closed, because nobody writes to it
-        action()
-
-    def watch_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        action()
-
-    for watch in (watch_stdin, watch_parent):
-        threading.Thread(target=watch, daemon=True).start()
+from pynamodb_mutex.testing.engines import when_parent_ends
 
 
 def answers(url: str) -> bool:
     """Return whether a server answers at a URL, whatever the answer is."""
-    import http.client  # noqa: PLC0415 - slow to import, and most processes never need it
+    import http.client
 
     parts = urlsplit(url)
     secure = parts.scheme == "https"

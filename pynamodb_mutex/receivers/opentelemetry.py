@@ -37,9 +37,18 @@ from __future__ import annotations
 
 import time
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex.receivers._receiver import Held, Receiver, missing
+from pynamodb_mutex.receivers._receiver import (
+    BUCKETS,
+    COUNTERS,
+    DURATIONS,
+    LABELS,
+    Counting,
+    Holding,
+    label_of,
+    missing,
+)
 
 try:
     from opentelemetry import metrics, trace
@@ -52,14 +61,12 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
     from pynamodb.models import Model
-    from typing_extensions import Unpack
-
-    from pynamodb_mutex import signals
 
 __all__ = ["OpenTelemetryReceiver", "install"]
 
 _OURS = "pynamodb_mutex"
-_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600]
+_UNITS = {"once_called": "{call}", "clocks_disagree": "{answer}"}
+"""Units of counters that do not count locks."""
 
 
 def install(
@@ -84,12 +91,7 @@ def install(
     return OpenTelemetryReceiver(tracer_provider, meter_provider, key_label)._connect()
 
 
-class _Holding(NamedTuple):
-    attributes: dict[str, str]
-    span: Span | None
-
-
-class OpenTelemetryReceiver(Receiver):
+class OpenTelemetryReceiver(Counting):
     """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
 
     def __init__(
@@ -104,144 +106,74 @@ class OpenTelemetryReceiver(Receiver):
         self._tracer = trace.get_tracer(_OURS, ours, tracer_provider)
         meter = metrics.get_meter(_OURS, ours, meter_provider)
 
-        def count(name: str, text: str) -> metrics.Counter:
-            return meter.create_counter(f"{_OURS}.{name}", "{lock}", text)
-
-        def measure(name: str, text: str) -> metrics.Histogram:
-            return meter.create_histogram(
-                f"{_OURS}.{name}", "s", text, explicit_bucket_boundaries_advisory=_BUCKETS
-            )
-
-        self._acquired = count("acquired", "Locks acquired")
-        self._contended = count("contended", "Acquisitions that found the lock held")
-        self._marked = count("marked", "Marks by which writers held new readers back")
-        self._not_acquired = count("not_acquired", "Acquisitions that failed")
-        self._abandoned = count(
-            "abandoned", "Locks taken over from a holder that never released them"
-        )
-        self._lost = count("lost", "Locks lost before they were released")
-        self._failures = count("renewal_failures", "Renewals that failed")
-        self._dangers = count(
-            "danger", "Times that little was left of a lease, and no renewal had helped"
-        )
-        self._called = meter.create_counter(
-            f"{_OURS}.once_called", "{call}", "Calls of once that ended"
-        )
-        self._contradictions = meter.create_counter(
-            f"{_OURS}.clocks_disagree", "{answer}", "Answers that contradict earlier ones"
-        )
-        self._waits = measure("wait.duration", "Time until a lock was acquired")
-        self._holds = measure("hold.duration", "Time for which locks were held")
+        self._counters = {
+            name: meter.create_counter(f"{_OURS}.{name}", _UNITS.get(name, "{lock}"), text)
+            for name, text in COUNTERS.items()
+        }
+        buckets = {"explicit_bucket_boundaries_advisory": [*BUCKETS]}
+        self._histograms = {
+            name: meter.create_histogram(f"{_OURS}.{name}.duration", "s", text, **buckets)
+            for name, text in DURATIONS.items()
+        }
         self._now_held = meter.create_up_down_counter(
             f"{_OURS}.held", "{lock}", "Locks held by this process"
         )
-        # A forked child only takes the locks of its parent out of the count. Their spans are for the parent to end.
-        self._held: Held[_Holding] = Held(self._uncount)
 
     def uninstall(self) -> None:
         """Stop receiving signals, and end the spans of locks that are held. May be called again."""
         super().uninstall()
         for holding in self._held.clear():
-            self._uncount(holding)
+            self._count_held(holding.labels, -1)
             if holding.span is not None:
                 holding.span.end()
 
-    def acquired(self, sender: type[Model], **event: Unpack[signals.Acquired]) -> None:
-        """Count a lock that was acquired, end the span of the acquisition, and start that of the hold."""
-        attributes = self._attributes(sender, event["key"])
-        self._acquired.add(1, attributes)
-        self._waits.record(event["waited"], attributes)
-        if event["abandoned"]:
-            self._abandoned.add(1, attributes)
-        more = {
-            "token": event["token"],
-            "fencing_token": event["fencing_token"],
-            "abandoned_by": event["abandoned_by"],
-        }
+    def _receive(self, name: str, sender: type[Model], **event: Any) -> None:
+        super()._receive(name, sender, **event)
+        if name == "not_acquired":
+            waiting = self._waited(sender, event, {"outcome": label_of(name, event)})
+            _blame(waiting, event["error"])
+            waiting.end()
+
+    def _count(
+        self, name: str, labels: tuple[str, ...], label: str | None = None, number: int = 1
+    ) -> None:
+        more = {} if label is None else {f"{_OURS}.{LABELS[name]}": label}
+        self._counters[name].add(number, _attributes(labels) | more)
+
+    def _measure(self, name: str, labels: tuple[str, ...], seconds: float) -> None:
+        self._histograms[name].record(seconds, _attributes(labels))
+
+    def _count_held(self, labels: tuple[str, ...], change: int) -> None:
+        self._now_held.add(change, _attributes(labels))
+
+    def _begin(self, name: str, sender: type[Model], event: Any) -> Span | None:
+        """End the span of an acquisition, and return that of the hold."""
+        if name != "acquired":
+            # A lock that was won back was reported as lost: its span has ended, and it is held again without one.
+            return None
+        more = {name: event[name] for name in ("token", "fencing_token", "abandoned_by")}
         waiting = self._waited(sender, event, {**more, "outcome": "acquired"})
         waiting.end()
-        holding = self._span(
-            "hold", sender, event, more, links=[trace.Link(waiting.get_span_context())]
-        )
-        self._now_held.add(1, attributes)
-        self._held.add(event["token"], _Holding(attributes, holding))
+        links = [trace.Link(waiting.get_span_context())]
+        return self._span("hold", sender, event, more, links=links)
 
-    def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
-        """Count an acquisition that found the lock held."""
-        self._contended.add(1, self._attributes(sender, event["key"]))
-
-    def marked(self, sender: type[Model], **event: Unpack[signals.Marked]) -> None:
-        """Count a writer that holds new readers back."""
-        self._marked.add(1, self._attributes(sender, event["key"]))
-
-    def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
-        """Count an acquisition that failed, and end its span."""
-        error = event["error"]
-        outcome = "held" if error is None else "error"
-        attributes = self._attributes(sender, event["key"])
-        self._not_acquired.add(1, {**attributes, f"{_OURS}.outcome": outcome})
-        waiting = self._waited(sender, event, {"outcome": outcome})
-        _blame(waiting, error)
-        waiting.end()
-
-    def renewed(self, sender: type[Model], **event: Unpack[signals.Renewed]) -> None:
-        """Count a lock as held again if this renewal won it back."""
-        if event["won_back"]:
-            # The lock was reported as lost, and counted as such: its span has ended, and it is held again without one.
-            attributes = self._attributes(sender, event["key"])
-            self._now_held.add(1, attributes)
-            self._held.add(event["token"], _Holding(attributes, None))
-
-    def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
-        """Count a renewal that failed."""
-        self._failures.add(1, self._attributes(sender, event["key"]))
-
-    def danger(self, sender: type[Model], **event: Unpack[signals.Danger]) -> None:
-        """Count a lock that may soon be lost."""
-        self._dangers.add(1, self._attributes(sender, event["key"]))
-
-    def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
-        """Count a lock that was lost, and end its span with an error."""
-        loss = {f"{_OURS}.loss": event["loss"].name}
-        self._lost.add(1, {**self._attributes(sender, event["key"]), **loss})
-        span = self._ended(sender, event)
-        if span is not None:
-            span.set_attributes(loss)
+    def _end(self, name: str, event: Any, holding: Holding) -> None:
+        """End the span of a hold. Those of a parent process are for the parent to end."""
+        span: Span | None = holding.span
+        if span is None:
+            return
+        if name == "lost":
+            span.set_attribute(f"{_OURS}.loss", event["loss"].name)
             span.set_status(trace.StatusCode.ERROR, event["loss"].value)
-            span.end()
-
-    def released(self, sender: type[Model], **event: Unpack[signals.Released]) -> None:
-        """Record for how long a lock was held that was released, and end its span."""
-        span = self._ended(sender, event)
-        if span is not None:
-            _blame(span, event["error"])
-            span.end()
-
-    def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
-        """Record for how long a lock was held that was handed over, and end its span."""
-        span = self._ended(sender, event)
-        if span is not None:
+        if name == "handed_over":
             span.set_attribute(f"{_OURS}.to", event["to"] or "a ticket")
-            span.end()
-
-    def once_called(self, sender: type[Model], **event: Unpack[signals.OnceCalled]) -> None:
-        """Count a call of ``once`` that has ended."""
-        outcome = {f"{_OURS}.outcome": event["outcome"]}
-        self._called.add(1, {**self._attributes(sender, event["key"]), **outcome})
-
-    def clocks_disagree(self, sender: type[Model], **event: Unpack[signals.ClocksDisagree]) -> None:
-        """Count answers that contradict earlier ones about the time."""
-        self._contradictions.add(event["answers"], self._attributes(sender, event["key"]))
-
-    def _attributes(self, sender: type[Model], key: str) -> dict[str, str]:
-        table, *label = self._labels(sender, key)
-        attributes = {"db.system.name": "aws.dynamodb", "db.collection.name": table}
-        return attributes | ({f"{_OURS}.key_label": label[0]} if label else {})
+        _blame(span, event.get("error"))
+        span.end()
 
     def _span(
         self, what: str, sender: type[Model], event: Any, more: Mapping[str, Any], **options: Any
     ) -> Span:
-        attributes: dict[str, Any] = self._attributes(sender, event["key"])
+        attributes: dict[str, Any] = _attributes(self._labels(sender, event["key"]))
         ours = {"key": event["key"], "owner": event["owner"], **more}
         attributes |= {
             f"{_OURS}.{name}": value for name, value in ours.items() if value is not None
@@ -255,17 +187,10 @@ class OpenTelemetryReceiver(Receiver):
         start = time.time_ns() - int(event["waited"] * 1e9)
         return self._span("acquire", sender, event, more, start_time=start)
 
-    def _ended(self, sender: type[Model], event: Any) -> Span | None:
-        """Record that a lock is no longer held; return its span, None if it has none."""
-        self._holds.record(event["held_for"], self._attributes(sender, event["key"]))
-        holding = self._held.pop(event["token"])
-        if holding is None:
-            return None
-        self._uncount(holding)
-        return holding.span
 
-    def _uncount(self, holding: _Holding) -> None:
-        self._now_held.add(-1, holding.attributes)
+def _attributes(labels: tuple[str, ...]) -> dict[str, str]:
+    names = ("db.collection.name", f"{_OURS}.key_label")
+    return {"db.system.name": "aws.dynamodb", **dict(zip(names, labels, strict=False))}
 
 
 def _blame(span: Span, error: BaseException | None) -> None:

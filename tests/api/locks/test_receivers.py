@@ -307,6 +307,23 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
 
 
 @pytest.mark.parametrize("kind", [Prometheus, Telemetry])
+def test_lock_that_was_won_back_is_held_until_its_second_end(scene, kind):
+    """Its renewal has no line, and its second hold no span."""
+    receiver, stream = kind(), io.StringIO()
+    with receiver.install(), cloudwatch.install(stream=stream):
+        mutex = held(scene.mutex(lease=0.5, auto_renew=False))
+        until(lambda: receiver.metrics.get("lost/EXPIRED") == 1)
+        mutex.renew(lease=30)
+        mutex.release()
+        until(lambda: receiver.metrics["hold_count"] == 2)
+        assert receiver.metrics["held"] == 0
+        assert len(getattr(receiver, "spans", "ah")) == 2
+        until(lambda: '"released"' in stream.getvalue())
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events == ["acquired", "danger", "lost", "released"]
+
+
+@pytest.mark.parametrize("kind", [Prometheus, Telemetry])
 def test_danger_is_counted(scene, clock, kind):
     receiver, stream = kind(), io.StringIO()
     with receiver.install(), cloudwatch.install(stream=stream):

@@ -49,25 +49,8 @@ class LockOptions:
 
     Attributes:
         key: The lock's key; for a row's lock the row's name.
-        row: The primary key of the row that the claim is in.
-        model: The model of that row.
         range_key: The range key that the caller gave; None for none, or the default.
-        timeout: Seconds to wait for the lock; `FOREVER` for no limit.
-        poll: Shortest and longest wait between two polls, in seconds.
-        fair: Whether the lock is acquired in the order of arrival, and where its waiters are called.
-        lease: Seconds until the lock expires unless it is renewed.
-        auto_renew: Whether the lock is renewed in the background.
-        max_hold: Seconds after which the background renewals end; None for never.
-        on_danger: Called with the mutex when the lock may soon be lost; None for nothing.
-        on_lost: Called with the mutex when the lock is lost; None for nothing.
-        owner: A label for people; None for host, process and thread.
-        data: The serialised payload to write with the claim; None to leave the stored one.
-        attributes: Values of the lock table's extra attributes to write with the claim, by name; None for none.
-        must_exist: Whether the lock is acquired only if its row exists.
-        delete_on_release: Whether the row is deleted at release.
-        reentrant: Whether the holding thread or task may acquire the lock again.
-        hold_at_least: Seconds after the acquisition before which a release leaves a reserved claim; None for none.
-        shared: Whether others that set this may hold the lock at the same time.
+        data: The payload as JSON; None to leave the stored one.
     """
 
     key: str

@@ -147,13 +147,7 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
 
 
 def _existing(client: Any, request: dict[str, Any], *, wait: bool) -> tuple[bool, dict[str, Any]]:
-    """Create a table unless it exists; return whether this created it, and its description; with ``wait``, once it is active.
-
-    Args:
-        client: Botocore's client.
-        request: CreateTable's parameters.
-        wait: Whether to wait.
-    """
+    """Create a table unless it exists; return whether this created it, and its description; with ``wait``, once it is active."""
     name = request["TableName"]
     created = _is_created(client, request)
     pause, waited = _SHORTEST_POLL, 0.0

@@ -64,13 +64,6 @@ def break_seen(
 
     A row whose lock attributes cannot be right is made a tombstone, if these are still exactly as they were seen.
 
-    Args:
-        shared: What the locks of the process share.
-        store: Where the row is.
-        row: Its primary key.
-        key: The lock's key.
-        item: The row as it was seen.
-
     Returns:
         None if this broke the claim. Otherwise it had ended before, and the answer shows the row as it is now.
 

@@ -118,10 +118,6 @@ class Attachment(Acquisition):
 
     It takes the claim over by the write that acquires a lock, on the condition that the ticket's claim is in the row
     and has not surely expired.
-
-    Args:
-        contender: Who asks for the lock.
-        ticket: The ticket.
     """
 
     def __init__(self, contender: Contender, ticket: Ticket) -> None:

@@ -55,9 +55,6 @@ class Ticket(NamedTuple):
     def row_key(self, model: type[Model]) -> RawItem:
         """Return the primary key of the user's row.
 
-        Args:
-            model: The row's model.
-
         Raises:
             InvalidTicketError: If the ticket is not for a row of the model.
         """

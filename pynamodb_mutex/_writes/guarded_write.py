@@ -431,11 +431,6 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
 def payload_with_request(claim: HeldClaim, what: str, data: Any) -> str | None:
     """Serialise a payload that a call writes with its own request.
 
-    Args:
-        claim: The claim.
-        what: Name of the call, for messages.
-        data: The payload.
-
     Raises:
         TypeError: If the lock is in a user's row, which has no payload; or if the payload is not JSON.
         MutexError: If the release deletes the row.

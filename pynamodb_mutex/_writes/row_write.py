@@ -147,13 +147,7 @@ class RowWrite:
 
 
 class GuardedRow:
-    """A write of a row under a lock whose claim is in that row: the guard is part of the request.
-
-    Args:
-        write: The write.
-        claim: The claim.
-        unlock: Whether the write also releases the lock.
-    """
+    """A write of a row under a lock whose claim is in that row: the guard is part of the request."""
 
     def __init__(self, write: RowWrite, claim: HeldClaim, *, unlock: bool = False) -> None:
         self.kind = write.kind
@@ -216,12 +210,8 @@ class UnlockedRow:
         Without server time the token would start from 1, below those of a row of the same key that was deleted. An
         update or a delete makes no fencing token.
 
-        Args:
-            shared: What the locks of the process share.
-            failure: The type of error to raise if the row cannot be read.
-
         Raises:
-            PynamoDBException: An error of that type.
+            PynamoDBException: A ``failure``, if the row cannot be read.
         """
         if self.kind != TRANSACT_PUT or self.store.bounds is not None:
             return
@@ -306,12 +296,7 @@ class PlainRow:
 
 
 class GuardOnly:
-    """The guard of a transaction, on a row that the caller does not write: that of a lock in a lock table, as a rule.
-
-    Args:
-        claim: The claim.
-        unlock: Whether the transaction also releases the lock.
-    """
+    """The guard of a transaction, on a row that the caller does not write: that of a lock in a lock table, as a rule."""
 
     kind = TRANSACT_UPDATE
 
@@ -332,10 +317,6 @@ class NobodyHolds:
 
     An expired claim that is found there is ended: otherwise its holder might resume and write, on the strength of
     what it read before this write.
-
-    Args:
-        row: The instance that is written.
-        store: Where its lock is.
     """
 
     def __init__(self, row: Model, store: Store) -> None:

@@ -141,12 +141,7 @@ def show(place: Place, *, key: str, range_key: str | None, once: bool, as_json: 
 
 
 def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
-    """Print named values, one a line; on a terminal, keys and owners are cut to fit.
-
-    Args:
-        lines: Names and values.
-        err: Whether to print on standard error.
-    """
+    """Print named values, one a line; on a terminal, keys and owners are cut to fit."""
     room = Console(stderr=err).width - _INDENT if on_terminal(err=err) else None
     for name, value in lines:
         text = escaped(value)

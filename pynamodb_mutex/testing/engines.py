@@ -86,14 +86,9 @@ def environment(engine: Engine) -> dict[str, str]:
         ``env`` of a subprocess.
     """
     env = _without_aws()
-    env.update(
-        AWS_ENDPOINT_URL=engine.endpoint_url,
-        AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint_url,
-        AWS_DEFAULT_REGION="us-east-1",
-        AWS_REGION="us-east-1",
-        AWS_ACCESS_KEY_ID="testing",
-        AWS_SECRET_ACCESS_KEY="testing",
-    )
+    env |= dict.fromkeys(("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"), engine.endpoint_url)
+    env |= dict.fromkeys(("AWS_DEFAULT_REGION", "AWS_REGION"), "us-east-1")
+    env |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "testing")
     # botocore would send even local requests through a proxy. If both spellings are set, the one in lower case counts.
     direct = urlsplit(engine.endpoint_url).hostname or ""
     for name in ("NO_PROXY", "no_proxy"):

@@ -8,7 +8,7 @@ PEERS_VENV ?= .venv-peers
 COMPAT_VENV ?= .venv-compat
 MUTANTS_VENV ?= .venv-mutants
 FRAMEWORKS_VENV ?= .venv-frameworks
-# Arguments for `make demo`, `make trial`, `make simulate`, `make bench`, `make compat`, `make mutants`, as in:
+# Arguments for `make demo`, `make trial`, `make simulate`, `make aws`, `make bench`, `make compat`, `make mutants`, as in:
 # make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes. Those of one file mostly share a
@@ -83,6 +83,9 @@ $(PEERS_VENV)/.installed: setup.cfg setup.py dev/bench/requirements.txt
 
 simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=--help)
 	@$(IN_VENV) dev.simulation $(ARGS)
+
+aws: $(VENV)/.installed ## try DynamoDB itself, with your account, for cents (ARGS=--help)
+	@$(IN_VENV) dev.aws $(ARGS)
 
 races: $(VENV)/.installed ## real threads in drawn orders (ARGS="schedules seed scene ...")
 	@$(VENV)/bin/frontrun $(IN_VENV) dev.races $(or $(ARGS),200 1)
@@ -170,4 +173,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test coverage lengthy demo models trial simulate races bench compat frameworks mutants lint docs dist wheel newest lowest clean
+.PHONY: help venv test coverage lengthy demo models trial simulate aws races bench compat frameworks mutants lint docs dist wheel newest lowest clean

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ class FaultInjector:
         self._clients, self._tables, self._record = clients, made, record
         self._seed, self._lease = options.seed, options.lease
         self._chance = random.Random(self._seed + 1)
+        self._interrupted = threading.Event()
 
     def inject(self, ends: float) -> None:
         """Inject faults of processes, and at the same time others, until a time of `time.monotonic`.
@@ -47,12 +49,15 @@ class FaultInjector:
         others = [*[self._cut_off] * 2, self._force, *[self._reap] * 2]
         with ThreadPoolExecutor(2) as pool:
             doing = [pool.submit(self._do, deeds, ends) for deeds in (processes, others)]
-        for each in doing:
-            each.result()
+            try:
+                for each in doing:
+                    each.result()
+            finally:
+                self._interrupted.set()
 
     def _do(self, deeds: list[Callable[[], None]], ends: float) -> None:
         chance = random.Random(f"{self._seed}-{len(deeds)}")
-        while time.monotonic() < ends:
+        while time.monotonic() < ends and not self._interrupted.is_set():
             time.sleep(chance.uniform(0.1, 0.8))
             # a client that was killed may not be working again yet
             if any(client.working for client in self._clients):

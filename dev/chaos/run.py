@@ -7,7 +7,6 @@ are free; and the end, when the clients finish. It leaves a history. `worker` is
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,8 +15,7 @@ from dev.chaos.client import Client, Wire, trouble
 from dev.chaos.history import Recorder, read, unserved
 from dev.chaos.injector import FaultInjector
 from dev.chaos.sections import KEYS, ROWS, tables
-from dev.dynamodb_local import dynamodb_local
-from pynamodb_mutex.testing import Engine, embedded_dynamodb, use
+from pynamodb_mutex.testing import Engine
 
 START_SECONDS = 60.0
 """Seconds within which all clients must have started to work."""
@@ -35,22 +33,20 @@ class Run:
     Args:
         options: The options of the command line.
         folder: The folder for the history, logs and configurations.
+        prefix: Prefix of the names of its tables.
 
     Attributes:
-        prefix: Prefix of the names of its tables.
         record: Writes the events of the harness.
     """
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self.options, self.folder = options, folder
-        self.prefix = f"chaos-{options.seed}-{os.getpid()}"
+    def __init__(self, options: argparse.Namespace, folder: Path, prefix: str) -> None:
+        self.options, self.folder, self.prefix = options, folder, prefix
         self.record = Recorder(folder / "run.jsonl", "run")
         self.clients: list[Client] = []
 
-    def __call__(self) -> None:
-        """Make the run."""
-        engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
-        with closing(self.record), engines[self.options.engine]() as engine, use(engine):
+    def __call__(self, engine: Engine) -> None:
+        """Make the run in an engine that the process uses."""
+        with closing(self.record):
             self._in(engine)
 
     def _in(self, engine: Engine) -> None:

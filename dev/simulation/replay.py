@@ -39,24 +39,26 @@ def is_any_answer_right(applied: Applied) -> bool:
     return applied.operation in READS and is_late
 
 
-def renamed(part: Any, suffix: str) -> Any:
-    """Return a request or an answer with a suffix at the names of its tables, and with another ClientRequestToken."""
+def renamed(part: Any, prefix: str, schedule: str) -> Any:
+    """Return a request or an answer with a prefix to the names of its tables, and with the token of another schedule."""
     if isinstance(part, list):
-        return [renamed(each, suffix) for each in part]
+        return [renamed(each, prefix, schedule) for each in part]
     if not isinstance(part, dict):
         return part
     made: dict[str, Any] = {}
     for name, value in part.items():
         if name == "TableName" and isinstance(value, str):
-            made[name] = value + suffix
+            made[name] = prefix + value
         elif name == "ClientRequestToken":
-            # The engine may have seen it minutes ago, when the same schedule was replayed. It would take the
+            # The engine may have seen it minutes ago, when another schedule was replayed, or the same. It would take the
             # transaction for a repetition, and not apply it.
-            made[name] = uuid.uuid5(uuid.NAMESPACE_OID, value + suffix).hex
+            made[name] = uuid.uuid5(uuid.NAMESPACE_OID, schedule + value).hex
         elif name in BY_TABLE and isinstance(value, dict):
-            made[name] = {table + suffix: renamed(each, suffix) for table, each in value.items()}
+            made[name] = {
+                prefix + table: renamed(each, prefix, schedule) for table, each in value.items()
+            }
         else:
-            made[name] = renamed(value, suffix)
+            made[name] = renamed(value, prefix, schedule)
     return made
 
 
@@ -78,22 +80,34 @@ def replay(client: Any, requests: Iterable[Applied]) -> None:
     Raises:
         AssertionError: If an answer differs.
     """
-    suffix = f"-{uuid.uuid4().hex}"
+    prefix = f"{uuid.uuid4().hex}-"
     for number, applied in enumerate(requests):
         is_compared = not is_any_answer_right(applied)
         if not is_compared and applied.operation in READS:
             continue
-        kwargs = renamed(applied.kwargs, suffix)
-        found = answer_of_engine(client, applied.operation, kwargs)
-        wanted = renamed(expected(applied), suffix)
-        if applied.operation == "TransactWriteItems" and found != wanted:
-            wanted = documented(wanted)
+        found, wanted = compared(client, applied, prefix, prefix)
         if is_compared:
-            assert found == wanted, f"{number}: {applied.operation} {kwargs}"
+            assert found == wanted, f"{number}: {applied.operation} {applied.kwargs}"
 
 
-def replay_schedule(client: Any, seed: int, size: Size | None = None) -> int:
-    """Play the schedule of a seed, and replay it on an engine; return the number of its requests."""
+def compared(client: Any, applied: Applied, prefix: str, schedule: str) -> tuple[Any, Any]:
+    """Send a recorded request, for tables of a prefix; return the answer, and the one that was recorded.
+
+    Args:
+        client: A client of the engine.
+        applied: The request.
+        prefix: Prefix of the names of the tables.
+        schedule: What no other replay in these tables has: see `renamed`.
+    """
+    found = answer_of_engine(client, applied.operation, renamed(applied.kwargs, prefix, schedule))
+    wanted = renamed(expected(applied), prefix, schedule)
+    if applied.operation == "TransactWriteItems" and found != wanted:
+        wanted = documented(wanted)
+    return found, wanted
+
+
+def requests_of(seed: int, size: Size | None = None) -> list[Applied]:
+    """Play the schedule of a seed; return its requests, and at their end a read of the whole lock table."""
     with recorded() as requests:
         violation = play(seed, size).violation
     assert violation is None, violation
@@ -101,6 +115,11 @@ def replay_schedule(client: Any, seed: int, size: Size | None = None) -> int:
     created = requests[0]
     kwargs = {"TableName": created.kwargs["TableName"], "ConsistentRead": True}
     found = created.tables.apply("Scan", kwargs)
-    requests.append(created._replace(operation="Scan", kwargs=kwargs, outcome=found))
+    return [*requests, created._replace(operation="Scan", kwargs=kwargs, outcome=found)]
+
+
+def replay_schedule(client: Any, seed: int, size: Size | None = None) -> int:
+    """Play the schedule of a seed, and replay it on an engine; return the number of its requests."""
+    requests = requests_of(seed, size)
     replay(client, requests)
     return len(requests)

@@ -117,7 +117,8 @@ class Members(SphinxDirective):
     @staticmethod
     def has(handle, name):
         """Say whether a class has a member, other than one that only refuses, or that makes objects of its base alone."""
-        if not getattr(found(handle, name), "__doc__", None):
+        member = found(handle, name)
+        if member is None or not member.__doc__:
             return False
         makers = {each for kind in handle.__mro__ for each in vars(kind).get("_makers", ())}
         return name not in makers or name in handle._makers

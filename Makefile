@@ -29,7 +29,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets (default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 venv: $(VENV)/.installed ## make the environment for development
 
@@ -119,12 +119,16 @@ mutants: $(MUTANTS_VENV)/.installed ## change the code, and see whether a test n
 	@rm -rf mutants
 	@$(MUTANTS_VENV)/bin/python dev/mutants.py $(ARGS)
 
-lint: $(VENV)/.installed ## check style, format, layers and types, and count lines of code
+ACTIONLINT = go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
+lint: $(VENV)/.installed ## check style, format, layers, types and workflows, and count lines of code
 	$(VENV)/bin/lint-imports --no-cache
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/zizmor --offline --quiet --pedantic .github
+	@if command -v go >/dev/null; then $(ACTIONLINT); else echo "NOT CHECKED: actionlint needs Go"; fi
 	@$(IN_VENV) dev.weight
 
 docs: $(VENV)/.installed ## build the documentation into build/docs, and count its words; a warning is an error
@@ -168,9 +172,35 @@ lowest: wheel ## the wheel under tests with the lowest versions that setup.cfg a
 	$(IN_VENV) uv pip install --quiet --python build/$@/bin/python -r build/lowest.txt dist/*.whl $(FOR_TESTS)
 	$(TEST_WHEEL)
 
+# Tools that nothing but a release needs, each in an environment of its own.
+UVX = $(VENV)/bin/uvx --quiet
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+TAG ?=
+
+release-check: dist ## all of a release but the upload (TAG=v1.2.3: for that tag)
+	mkdir -p build/release
+	$(IN_VENV) dev.release notes $(TAG) >build/release/notes.md
+	$(UVX) check-manifest
+	for python in $(PYTHONS); do \
+		$$python -m venv --clear build/readme && \
+		$(VENV)/bin/uv pip install --quiet --python build/readme/bin/python "$$(echo dist/*.whl)[testing]" && \
+		build/readme/bin/python -I dev/release.py readme || exit 1; \
+	done
+	$(VENV)/bin/uv venv --quiet --clear build/alone
+	$(VENV)/bin/uv pip install --quiet --python build/alone/bin/python dist/*.whl
+	$(UVX) --from cyclonedx-bom cyclonedx-py environment --output-file build/release/sbom.cdx.json build/alone/bin/python
+	rm -rf build/sdist && mkdir build/sdist && tar xzf dist/*.tar.gz -C build/sdist --strip-components 1
+	$(MAKE) -C build/sdist test
+	@echo "dist/ and build/release/ are what a release would publish"
+
+AUDITED = --extra cli --extra opentelemetry --extra prometheus --extra testing
+audit: $(VENV)/.installed ## look for known vulnerabilities in what users install
+	$(IN_VENV) uv pip compile --quiet --generate-hashes --python-version 3.10 $(AUDITED) setup.cfg --output-file build/audited.txt
+	$(UVX) pip-audit --strict --disable-pip --require-hashes --requirement build/audited.txt
+
 clean: ## remove environments and everything built
 	rm -rf .venv .venv-* build dist mutants *.egg-info .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test coverage lengthy demo models trial simulate aws races bench compat frameworks mutants lint docs dist wheel newest lowest clean
+.PHONY: help venv test coverage lengthy demo models trial simulate aws races bench compat frameworks mutants lint docs dist wheel newest lowest release-check audit clean

@@ -50,6 +50,7 @@ from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from pynamodb_mutex.testing import Engine, use
 
+PREFIX = "pynamodb-mutex-aws-"
 MOST_SECONDS = 600
 ANSWERS, ON_ONE_CONNECTION, CONNECTIONS = 10_000, 25, 16
 """Answers whose Date is compared, how many come on one connection, and how many connections are open at a time."""
@@ -193,13 +194,10 @@ def check_permissions(aws: Aws, run: str) -> None:
         try:
             aws.client._make_api_call(operation, kwargs)
         except ClientError as error:
-            code = error.response["Error"]["Code"]
-            if code == "AccessDeniedException":
+            if error.response["Error"]["Code"] == "AccessDeniedException":
                 missing.append(f"dynamodb:{permission}")
-            elif code != MISSING:
-                raise
     if missing:
-        raise RunError(f"missing permissions on table/pynamodb-mutex-aws-*: {', '.join(missing)}")
+        raise RunError(f"missing permissions on table/{PREFIX}*: {', '.join(missing)}")
 
 
 def delete(aws: Aws, run: str) -> None:
@@ -372,8 +370,10 @@ def main() -> int:
     parser.add_argument("--endpoint-url", help="for a rehearsal")
     parser.add_argument("--delete", metavar="NAME", help="delete the tables of a killed run")
     options = parser.parse_args()
-    run = options.delete or f"pynamodb-mutex-aws-{uuid.uuid4().hex[:8]}"
+    run = options.delete or PREFIX + uuid.uuid4().hex[:8]
     try:
+        if not run.startswith(PREFIX):
+            raise RunError(f"runs are called {PREFIX}...")
         aws = Aws(options.endpoint_url)
         if options.delete:
             delete(aws, run)

@@ -46,6 +46,11 @@ def tables_of(engine, run):
     return [name for page in pages for name in page["TableNames"] if name.startswith(run)]
 
 
+def run_of(said):
+    """Return the name of a run, of which its first line says how to delete it."""
+    return re.match(r"if this is killed: .* make aws ARGS='--delete (\S+)", said)[1]
+
+
 def read_until(process, wanted):
     """Read the output until a line that begins so; return all of it."""
     lines = []
@@ -58,18 +63,24 @@ def read_until(process, wanted):
 @pytest.mark.local
 def test_nothing_begins_without_credentials_a_region_or_a_yes(local_engine):
     url = local_engine.endpoint_url
-    for settings, said, asked in (
-        ({"AWS_ACCESS_KEY_ID": ""}, "there are no credentials: set AWS_PROFILE", []),
-        ({"AWS_REGION": "", "AWS_DEFAULT_REGION": ""}, "there is no region: set AWS_REGION", []),
-        ({}, "", ["if this is killed", "10 tables in us-east-1, ten minutes at most, about "]),
+    for settings, said in (
+        ({"AWS_ACCESS_KEY_ID": ""}, "there are no credentials: set AWS_PROFILE"),
+        ({"AWS_REGION": "", "AWS_DEFAULT_REGION": ""}, "there is no region: set AWS_REGION"),
     ):
         process = started(local_engine, url, **settings)
-        out, err = process.communicate("no\n")
-        assert (process.returncode, said in err) == (1, True)
-        assert [line for line in asked if line not in out] == []
-        run = re.search(r"--delete (\S+)", out)
-        assert bool(run) == bool(asked)
-    assert tables_of(local_engine, run[1]) == []
+        out, err = process.communicate("y\n")
+        assert (process.returncode, out, said in err) == (1, "", True)
+    process = started(local_engine, url)
+    out, err = process.communicate("no\n")
+    assert (process.returncode, err) == (1, "")
+    assert "10 tables in us-east-1, ten minutes at most, about " in out
+    assert tables_of(local_engine, run_of(out)) == []
+
+
+@pytest.mark.local
+def test_only_tables_of_a_run_are_deleted(local_engine):
+    process = started(local_engine, local_engine.endpoint_url, "--delete=production")
+    assert process.communicate() == ("", "FAILED: runs are called pynamodb-mutex-aws-...\n")
 
 
 @pytest.mark.local
@@ -87,7 +98,7 @@ def test_each_missing_permission_is_named_and_nothing_is_left(local_engine):
             assert said in err
             created = [seen.applied for seen in proxy.of("CreateTable")]
             assert created == [False] * ("CreateTable" in said), said
-            assert tables_of(local_engine, re.search(r"--delete (\S+)", out)[1]) == []
+            assert tables_of(local_engine, run_of(out)) == []
 
 
 @pytest.mark.lengthy
@@ -96,7 +107,7 @@ def test_run_that_is_interrupted_killed_or_left_alone_leaves_no_table(local_engi
     url = local_engine.endpoint_url
     runs = [started(local_engine, url, "--yes", "--seconds=3") for _ in range(3)]
     said = [read_until(run, "requests answered as simulated: ") for run in runs]
-    names = [re.search(r"--delete (\S+)", lines[0])[1] for lines in said]
+    names = [run_of(lines[0]) for lines in said]
     assert all(tables_of(local_engine, name) for name in names)
     runs[0].send_signal(signal.SIGINT)
     runs[1].kill()

@@ -14,13 +14,14 @@ import platform
 import random
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from itertools import count
 from typing import Any
@@ -77,7 +78,7 @@ DOLLARS = {True: 0.625e-6, False: 0.125e-6}
 EXPECTED = {"TransactWriteItems": 3_000, "UpdateItem": 20_000, "GetItem": 40_000}
 """Requests for the estimate: what a run sends to DynamoDB Local, doubled."""
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KINDS = (
     lambda seed: None,
     lambda seed: Size.at_random(random.Random(seed), ONCE_WAYS),
@@ -228,25 +229,40 @@ def _is_gone(aws: Aws, name: str) -> bool:
     return False
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """End the block by an exception when somebody interrupts or ends the process, or when the time is over; once."""
+def supervise(command: list[str]) -> int:
+    """Run a command until it ends, or somebody interrupts or ends this process, or the time is over; return its exit code.
 
-    def interrupt(number: int, frame: object) -> None:
-        _on_signals(signal.SIG_IGN)
-        raise KeyboardInterrupt("the time is over" if number == signal.SIGALRM else "interrupted")
+    The run has a process of its own. Suppose it had not: the exception that a signal raises may come inside a finalizer, which
+    loses it, and the run would go on.
 
-    _on_signals(interrupt)
-    signal.alarm(MOST_SECONDS)
-    try:
-        yield
-    finally:
-        _on_signals(signal.SIG_IGN)
-
-
-def _on_signals(handler: Any) -> None:
+    Raises:
+        KeyboardInterrupt: If it was stopped; from then on this process cannot be interrupted.
+    """
     for each in SIGNALS:
-        signal.signal(each, handler)
+        signal.signal(each, signal.default_int_handler)
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        return child.wait(MOST_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise KeyboardInterrupt from None
+    finally:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        child.send_signal(signal.SIGINT)  # it ends its clients
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+        child.kill()
+        child.wait()
+
+
+def end_with_parent() -> None:
+    """End this process when its parent has ended, in whatever way: that closes its standard input."""
+
+    def end() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -369,8 +385,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of the three parts")
     parser.add_argument("--endpoint-url", help="for a rehearsal")
     parser.add_argument("--delete", metavar="NAME", help="delete the tables of a killed run")
+    parser.add_argument("--within", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    run = options.delete or PREFIX + uuid.uuid4().hex[:8]
+    run = options.delete or options.within or PREFIX + uuid.uuid4().hex[:8]
     try:
         if not run.startswith(PREFIX):
             raise RunError(f"runs are called {PREFIX}...")
@@ -378,6 +395,9 @@ def main() -> int:
         if options.delete:
             delete(aws, run)
             return 0
+        if options.within:
+            end_with_parent()
+            return make_run(aws, run, options.seconds)
         flag = f" --endpoint-url={options.endpoint_url}" if options.endpoint_url else ""
         print(f"if this is killed: AWS_REGION={aws.region} make aws ARGS='--delete {run}{flag}'")
         print(f"{len(names_of(run))} tables in {aws.region}, ten minutes at most,", end=" ")
@@ -387,17 +407,17 @@ def main() -> int:
         versions = f"{pynamodb_mutex.__version__}, botocore {botocore.__version__}"
         today = time.strftime("%Y-%m-%d")
         print(f"pynamodb-mutex {versions}, Python {platform.python_version()}, {today}", flush=True)
-        with interruptible():
-            check_permissions(aws, run)
+        check_permissions(aws, run)
         try:
-            with interruptible():
-                return make_run(aws, run, options.seconds)
+            command = [sys.executable, "-m", "dev.aws", *sys.argv[1:], f"--within={run}"]
+            return supervise(command)
         finally:
             delete(aws, run)
     except (RunError, BotoCoreError, ClientError, PynamoDBException) as error:
         print(f"FAILED: {error}", file=sys.stderr)
-    except (KeyboardInterrupt, EOFError) as error:
-        print(f"STOPPED: {error}", file=sys.stderr)
+    except (KeyboardInterrupt, EOFError):
+        if not options.within:
+            print("STOPPED", file=sys.stderr)
     return 1
 
 

@@ -11,6 +11,7 @@ their form alone, see ``comparable``; a line of three dots stands for lines left
 """
 
 import ast
+import configparser
 import builtins
 import code
 import doctest
@@ -208,7 +209,8 @@ class Page:
             self.printed = done.stdout
             return
         known = re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text())
-        extras = re.findall(r"(?m)^([a-z]+) =$", (ROOT / "setup.cfg").read_text())
+        settings = configparser.ConfigParser()
+        settings.read(ROOT / "setup.cfg", encoding="utf-8")
         for line in block.text.splitlines():
             if make := re.match(r"make (\w+)", line):
                 assert make[1] in known, line
@@ -216,7 +218,7 @@ class Page:
             package = r"'?pynamodb-mutex(?:\[(\w+)\])?'?"
             pip = re.fullmatch(f"pip install {package}(?: opentelemetry-sdk)?", line)
             assert pip is not None, f"{line}: a command this test knows nothing of"
-            assert pip[1] in (None, *extras), line
+            assert pip[1] in (None, *settings["options.extras_require"]), line
 
     def run_py(self, block):
         """Python for other libraries, which are not installed here."""

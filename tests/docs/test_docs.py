@@ -11,9 +11,9 @@ their form alone, see ``comparable``; a line of three dots stands for lines left
 """
 
 import ast
-import configparser
 import builtins
 import code
+import configparser
 import doctest
 import io
 import json
@@ -330,7 +330,7 @@ def test_readme_has_the_figures_of_the_evidence():
 def test_broken_page_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     (tmp_path / "Makefile").write_text("test:\n")
-    (tmp_path / "setup.cfg").write_text("")
+    (tmp_path / "setup.cfg").write_text("[options.extras_require]\n")
     page = tmp_path / "page.rst"
     for text, message in (
         (".. code-block:: python\n\n   1 / 0\n", "division by zero"),

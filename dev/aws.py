@@ -399,7 +399,8 @@ def main() -> int:
             end_with_parent()
             return make_run(aws, run, options.seconds)
         flag = f" --endpoint-url={options.endpoint_url}" if options.endpoint_url else ""
-        print(f"if this is killed: AWS_REGION={aws.region} make aws ARGS='--delete {run}{flag}'")
+        again = f"AWS_REGION={aws.region} make aws ARGS='--delete {run}{flag}'"
+        print(f"if this is killed: {again}", flush=True)
         print(f"{len(names_of(run))} tables in {aws.region}, ten minutes at most,", end=" ")
         print(f"about {cents(EXPECTED):.0f} cents by the prices of us-east-1")
         if not options.yes and input("Begin? [y/N] ").strip().lower() != "y":

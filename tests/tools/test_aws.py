@@ -29,7 +29,7 @@ PERMISSIONS = {
 
 def started(engine, url, *arguments, **settings):
     """Start the command as somebody with these credentials, by default some."""
-    env = {**environment(engine), "PYTHONUNBUFFERED": "1", **settings}
+    env = {**environment(engine), **settings}
     del env["AWS_ENDPOINT_URL"], env["AWS_ENDPOINT_URL_DYNAMODB"]
     env = {name: value for name, value in env.items() if value}
     command = [sys.executable, "-m", "dev.aws", f"--endpoint-url={url}", *arguments]

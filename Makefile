@@ -177,9 +177,10 @@ UVX = $(VENV)/bin/uvx --quiet
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 TAG ?=
 
-release-check: dist ## all of a release but the upload (TAG=v1.2.3: for that tag)
+release-check: $(VENV)/.installed ## all of a release but the upload (TAG=v1.2.3: for that tag)
 	mkdir -p build/release
 	$(IN_VENV) dev.release notes $(TAG) >build/release/notes.md
+	$(MAKE) dist
 	$(UVX) check-manifest
 	for python in $(PYTHONS); do \
 		$$python -m venv --clear build/readme && \

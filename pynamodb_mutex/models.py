@@ -377,7 +377,7 @@ class LockItem(Model):
         """
         from pynamodb_mutex._fair.waiting_line import in_line, label_of  # noqa: PLC0415 - seldom needed
 
-        return [label_of(str(entry)) for entry in in_line(self.waiting or ())]
+        return [label_of(entry) for entry in in_line([str(each) for each in self.waiting or ()])]
 
     @property
     def readers(self) -> list[tuple[str, datetime | None]]:

@@ -268,13 +268,11 @@ class LineJudge(SignalJudge):
             # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only half a
             # second more than the one before it, so one such request may cost it its place.
             failures = 1 if entry == before[0] else 0
-            ahead = before[: before.index(entry)]
-            if sum(not self._is_punctual(each, failures=0) for each in ahead) > IN_ORDER:
-                continue
             # One ahead has given up, and this one learns of its new place by its next poll, as late as the one behind it.
             is_moved = self._world.now - self._left_at.get(place, -math.inf) <= 2.0 + IDLE_FIRST
             is_misled = is_moved or self._is_misled(taker, place)
-            if self._is_punctual(entry, failures) and not is_misled:
+            is_in_order = self._dead_ahead(entry, before) <= IN_ORDER
+            if self._is_punctual(entry, failures) and is_in_order and not is_misled:
                 self.fail(f"order: {entry} was passed in line for {place}")
         # The taker is in time if the lock was not free for longer than the protocol grants the waiters at the head of
         # the line that are, or may be, dead.
@@ -289,6 +287,11 @@ class LineJudge(SignalJudge):
         longest = PATIENCE + sum(STEPS[: dead - 1]) + IDLE_DEAD if dead else IDLE_FIRST
         if idle > longest:
             self.fail(f"order: {place} was free for {idle:.1f} s with {dead} dead of {before}")
+
+    def _dead_ahead(self, entry: str, line: list[str]) -> int:
+        """Return the number of waiters ahead of one that are, or may be, dead."""
+        ahead = line[: line.index(entry)]
+        return sum(not self._is_punctual(each, failures=0) for each in ahead)
 
     def _is_misled(self, taker: str | None, place: Place) -> bool:
         """Return whether a late write gave the row a wrong date, and a taker could not know that.

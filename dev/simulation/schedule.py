@@ -263,7 +263,8 @@ class Schedule:
     def _let_die(self, waiters: int) -> None:
         """Let waiters stand in the line of the first key who have died."""
         table, key, tables = self._model.Meta.table_name, self._keys[0], self.world.tables
-        row: Item = {"key": {"S": key}, "version": {"N": "1"}, "token": {"S": "t0"}, "free_since": {"N": str(EPOCH)}}
+        row: Item = {"key": {"S": key}, "version": {"N": "1"}, "token": {"S": "t0"}}
+        row["free_since"] = {"N": str(EPOCH)}
         row["waiting"] = {"L": [{"S": f"00000000{each:08x}|dead"} for each in range(waiters)]}
         with patch.object(tables, "watch", lambda *_: None):
             tables.apply("PutItem", {"TableName": table, "Item": row})

@@ -44,7 +44,7 @@ class Passing(NamedTuple):
     How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
     """
 
-    index: int | None
+    at: int | None
     ahead: bool
     unchanged: bool
     is_long: bool
@@ -52,7 +52,7 @@ class Passing(NamedTuple):
     @classmethod
     def by(cls, take: Take) -> Passing:
         """Return the clause for a take."""
-        return cls(take.index, take.ahead, take.unchanged, take.past > 0)
+        return cls(take.at, take.ahead, take.unchanged, take.past > 0)
 
     def free(self, layout: Layout) -> Condition:
         """Return the condition that the lock is free; for dead waiters, that it was free since before a given time.
@@ -69,17 +69,17 @@ class Passing(NamedTuple):
 
     def add(self, layout: Layout, actions: list[Action]) -> Condition:
         """Add the actions that remove entries, and return the condition about the line."""
-        index = self.index
-        if index is None and not self.ahead:
+        at = self.at
+        if at is None and not self.ahead:
             return layout.nobody_waits
-        stands = _stands(layout, index)
+        stands = _stands(layout, at)
         if self.unchanged:
             stands &= layout.token == slot("S", "seen")
-        if index is None:
+        if at is None:
             actions.append(layout.waiting.remove())
         else:
             # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
-            removed = range(index + 1) if self.ahead else [index]
+            removed = range(at + 1) if self.ahead else [at]
             actions += [Path(layout.waiting)[each].remove() for each in removed]
         return stands
 
@@ -88,7 +88,7 @@ class LineTemplates(Templates):
     """The templates of the requests that change the line alone."""
 
     @by_kind
-    def join(self, is_full: bool) -> Template:  # noqa: FBT001 - the kind
+    def join(self, is_full: bool) -> Template:
         """Join the line at its end, once, and only while the fencing token is within bounds.
 
         So a copy that arrives late, when its waiter may be gone, is refused if the lock has changed hands since.
@@ -125,7 +125,7 @@ class LineTemplates(Templates):
         return self._template(actions, _stands(layout, index))
 
 
-def entries(waiting: Sequence[str]) -> list[RawItem]:
+def entries(waiting: Sequence[str]) -> list[dict[str, str]]:
     """Serialise entries of the line."""
     return [{"S": entry} for entry in waiting]
 

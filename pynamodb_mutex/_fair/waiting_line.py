@@ -155,14 +155,14 @@ class Take(NamedTuple):
     The conditions of any acquiring write come in addition.
 
     Attributes:
-        index: Index at which its entry must stand in the list; None if it does not stand there.
+        at: Index at which its entry must stand in the list; None if it does not stand there.
         ahead: Whether the entries ahead of its own are removed, as struck out or dead. Its own is removed in any case. If it
             has none, all are removed, and the list must be as it was seen; otherwise it must be empty.
         past: Seconds for which the lock must have been free, by server time; 0 if it need only be free.
         unchanged: Whether the lock must not have changed hands since the row was seen.
     """
 
-    index: int | None = None
+    at: int | None = None
     ahead: bool = False
     past: float = 0.0
     unchanged: bool = False

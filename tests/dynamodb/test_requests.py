@@ -207,7 +207,8 @@ LINE = ["first|", "second|", "third|"]
 def take(how, *, entry="third|", seen=None, watched=None, line=LINE):
     """Send the acquiring write; return whether it was applied."""
     contender = Mutex.for_key("a")._attempt(caller(), 0.0, blocks=True).contender
-    values = contender.values(30.0, time.time() + 30) | {"entry": entry, "seen": seen, "line": entries(line)}
+    values = contender.values(30.0, time.time() + 30) | {"entry": entry, "seen": seen}
+    values["line"] = entries(line)
     now, row = current_process().clock(), contender.options.row
     values["past"] = contender.store.now_low(now, how.past if how else 0.0)
     own, clause = OwnClaim("mine", 30.0), how and Passing.by(how)
@@ -243,7 +244,8 @@ def test_write_that_takes_the_lock_is_refused_by_another_line_than_it_was_made_f
     use("a")
     stand(*LINE)
     assert not take(how)
-    assert not any(take(Take(ahead=True), line=line) for line in (LINE[:2], LINE[1:], [*LINE, "x|"]))
+    others = LINE[:2], LINE[1:], [*LINE, "x|"]
+    assert not any(take(Take(ahead=True), line=line) for line in others)
     assert table.get("a").waiting == LINE
 
 

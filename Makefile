@@ -119,7 +119,7 @@ mutants: $(MUTANTS_VENV)/.installed ## change the code, and see whether a test n
 	@rm -rf mutants
 	@$(MUTANTS_VENV)/bin/python dev/mutants.py $(ARGS)
 
-ACTIONLINT = go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 lint: $(VENV)/.installed ## check style, format, layers, types and workflows, and count lines of code
 	$(VENV)/bin/lint-imports --no-cache
@@ -128,7 +128,8 @@ lint: $(VENV)/.installed ## check style, format, layers, types and workflows, an
 	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/zizmor --offline --quiet --pedantic .github
-	@if command -v go >/dev/null; then $(ACTIONLINT); else echo "NOT CHECKED: actionlint needs Go"; fi
+	@if GOBIN=$(CURDIR)/build/bin go install $(ACTIONLINT) 2>/dev/null; then build/bin/actionlint; \
+	else echo "NOT CHECKED: actionlint needs Go, and its modules"; fi
 	@$(IN_VENV) dev.weight
 
 docs: $(VENV)/.installed ## build the documentation into build/docs, and count its words; a warning is an error

@@ -220,7 +220,7 @@ CAUGHT_ANYWHERE = {
     "reentrant-inner": 13, "end-doubled": 0, "detach-believes": 13, "release-data-lost": 23, "ttl-of-lease": 7,
     "patience-halved": 6, "fork-inherits": 19, "leave-any": 3, "ensure-lazy": 41, "locked-inverted": 11, "exit-silent": 65,
     "take-at-any-place": 108, "closed-is-waited-for": 89, "given-is-abandoned": 6, "own-holder-unnamed": 700,
-    "transaction-leaves-unlocked": 6, "group-from-last": 13, "older-refusal-believed": 180,
+    "transaction-leaves-unlocked": 6, "group-from-last": 13, "older-refusal-believed": 50,
     "acquired-twice": 3, "handed-over-unheard": 6, "lost-before-acquired": 18, "loss-is-released": 18, "won-back-unsaid": 35,
     "group-lost-once": 42, "unlocked-unheard": 6, "failure-is-released": 6, "held-since-renewal": 3, "next-is-self": 6,
     "next-unsaid": 6, "holder-of-another": 3, "contended-each-poll": 3, "contended-unheard": 15, "failure-unheard": 6,

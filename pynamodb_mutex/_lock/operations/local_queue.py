@@ -4,7 +4,7 @@ Threads and tasks that wait for the same key queue up here, first come first ser
 A release hands the lock over to the next in line, in one request instead of three. After a number of hand-overs in
 a row, and some time, the lock is released instead, so that other processes get a chance.
 
-Thousands may wait, so nobody looks at all of them when one joins, wakes or leaves.
+Thousands may wait. So no loop goes over all of them when one joins, wakes or leaves.
 
 The queue sends nothing and does not wait: `acquire` waits on a `Turn`, `release` hands over. Fair locks wait in a line
 in the row instead, which knows the order of all processes: see `pynamodb_mutex._fair.acquire`.

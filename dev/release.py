@@ -16,6 +16,7 @@ from textwrap import dedent
 from typing import Any
 
 import pynamodb_mutex
+from pynamodb_mutex.testing import embedded_dynamodb, use
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,5 +66,6 @@ if __name__ == "__main__":
         text = (ROOT / "CHANGELOG.rst").read_text(encoding="utf-8")
         print(notes(pynamodb_mutex.__version__, text, *sys.argv[2:]))
     else:
-        run_snippets((ROOT / "README.rst").read_text(encoding="utf-8"))
+        with embedded_dynamodb() as engine, use(engine):  # the first snippet is above the page's own
+            run_snippets((ROOT / "README.rst").read_text(encoding="utf-8"))
         print(f"README: {sys.version.split()[0]}, {pynamodb_mutex.__file__}")

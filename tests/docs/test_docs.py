@@ -304,12 +304,14 @@ def test_values_that_vary_are_compared_by_their_form():
 
 
 def test_readme_starts_with_short_examples():
-    """The part that the documentation begins with, too: how to install it, an engine, a lock, a row lock."""
+    """The part that the documentation begins with, too: a lock and once, how to install it, an engine, a lock."""
     overview = (ROOT / "README.rst").read_text("utf-8").split(".. end of the overview")[0]
     length = overview.count("\n")
     blocks = [block for block in blocks_of(ROOT / "README.rst") if block.line <= length]
     languages = [block.language for block in blocks if block.language != "output"]
-    assert languages == ["console", "python", "python", "python"]
+    assert languages == ["python", "console", "python", "python"]
+    assert blocks[0].line <= 10
+    assert re.search("(?s)Mutex.*@once", blocks[0].text)
     assert max(len(block.text.splitlines()) for block in blocks) <= 20
     assert length <= 100
 

@@ -66,6 +66,7 @@ if __name__ == "__main__":
         text = (ROOT / "CHANGELOG.rst").read_text(encoding="utf-8")
         print(notes(pynamodb_mutex.__version__, text, *sys.argv[2:]))
     else:
-        with embedded_dynamodb() as engine, use(engine):  # the first snippet is above the page's own
+        # the README's first snippet stands above the engine that it starts
+        with embedded_dynamodb() as engine, use(engine):
             run_snippets((ROOT / "README.rst").read_text(encoding="utf-8"))
         print(f"README: {sys.version.split()[0]}, {pynamodb_mutex.__file__}")

@@ -26,7 +26,7 @@ the times that it writes into the row are out of date by then."""
 PATIENCE = 6.0
 """Seconds for which those behind wait for the first in line, before they pass it for dead."""
 
-STEPS = (0.5,) * 12 + (0.12,) * 100
+STEPS = (1.0,) * 2 + (0.5,) * 10 + (0.09,) * 100
 """Seconds more for which those behind each further one wait."""
 
 IN_ORDER = 10
@@ -265,8 +265,8 @@ class LineJudge(SignalJudge):
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
         for entry in passed:
-            # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only half a
-            # second more than the one before it, so one such request may cost it its place.
+            # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only a second
+            # or less more than the one before it, so one such request may cost it its place.
             failures = 1 if entry == before[0] else 0
             # One ahead has given up, and this one learns of its new place by its next poll, as late as the one behind it.
             is_moved = self._world.now - self._left_at.get(place, -math.inf) <= 2.0 + IDLE_FIRST

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._fair.hints import Called, Calls, Hints
-from pynamodb_mutex._fair.requests import Passing, entries, join, leave
+from pynamodb_mutex._fair.requests import Passing, clear, entries, join, leave
 from pynamodb_mutex._fair.waiting_line import Take, WaitingLine, in_line, new_entry
 from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.operations.acquire import Acquisition, undone
@@ -253,6 +253,10 @@ class FairAcquisition(Acquisition):
 
                         call(shared, in_line(line.waiting)[1:], is_free=shared.now >= self.free_at)
                     line.leave()
+                    rest = answer.claim.waiting
+                    if rest and not in_line(rest):
+                        ask = partial(clear, contender.store, contender.options.row, rest)
+                        yield from retrying(shared, ask, until, about=contender)
                 else:
                     line.see(answer.claim, answer.received, is_current=True)
         except PynamoDBException as error:

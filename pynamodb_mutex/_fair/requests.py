@@ -9,7 +9,7 @@ from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._fair.waiting_line import STRUCK_OUT, in_line
 from pynamodb_mutex._lock.dynamodb.layout import seconds, slot
-from pynamodb_mutex._lock.dynamodb.requests import Template, Templates, by_kind
+from pynamodb_mutex._lock.dynamodb.requests import Lazy, Template, Templates, by_kind
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING
 
 if TYPE_CHECKING:
@@ -108,21 +108,26 @@ class LineTemplates(Templates):
         )
 
     @by_kind
-    def leave(self, kind: tuple[int | None, bool, bool]) -> Template:
-        """Leave the line, from where our entry was seen last, or with None by removing the whole list.
+    def leave(self, kind: tuple[int, bool, bool]) -> Template:
+        """Leave the line, from where our entry was seen last. Refused if another entry stands there.
 
-        Refused if another entry stands there, or the list is another one. An entry that is removed moves all behind it:
-        when many leave at once, each would be refused until those before it have left. So among many it is struck out.
+        An entry that is removed moves all behind it: when many leave at once, each would be refused until those before it have
+        left. So among many it is struck out.
         """
         layout, (index, is_first, removes) = self._layout, kind
-        entry = layout.waiting if index is None else Path(layout.waiting)[index]
+        entry = Path(layout.waiting)[index]
         actions: list[Action] = [entry.remove() if removes else entry.set(Value({"S": STRUCK_OUT}))]
         if is_first:
             # If the lock is free, it counts as free only from now on, so that the others have their full time
             # with whoever stands first next. Otherwise, when one first waiter after the other hangs and gives up,
             # the next one would be passed before it had time for a request that hangs.
             actions.append(layout.free_since.set(slot("N", "free_since")))
-        return self._template(actions, _stands(layout, index))
+        return self._template(actions, _stands(layout, index), return_values="ALL_NEW")
+
+    @Lazy
+    def clear(self) -> Template:
+        """Remove the whole list, as long as it is the one that we saw."""
+        return self._template([self._layout.waiting.remove()], _stands(self._layout, None))
 
 
 def entries(waiting: Sequence[str]) -> list[dict[str, str]]:
@@ -141,13 +146,13 @@ def join(store: Store, row: RawItem, entry: str, seen: Claim, changes: int) -> R
 
 def leave(store: Store, row: RawItem, line: WaitingLine, now: float) -> Request:
     """Return the request by which a waiter leaves the line, from where it stands as far as is known."""
-    is_first = line.place == 0
-    if is_first and line.size == 1:
-        index = None
-    else:
-        # an unknown place, or a line that has moved: the refusal shows the row, and the next round knows the right place
-        index = len(line.waiting) if line.index is None else line.index
-    values = {"entry": line.entry, "line": entries(line.waiting)}
-    values["free_since"] = seconds(store.highest(now))
-    template = store.of(LineTemplates).leave[index, is_first, line.size <= FEW]
+    # an unknown place, or a line that has moved: the refusal shows the row, and the next round knows the right place
+    index = len(line.waiting) if line.index is None else line.index
+    values = {"entry": line.entry, "free_since": seconds(store.highest(now))}
+    template = store.of(LineTemplates).leave[index, line.place == 0, line.size <= FEW]
     return store.update(template, row, values)
+
+
+def clear(store: Store, row: RawItem, line: Sequence[str]) -> Request:
+    """Return the request that removes a line, as long as it is this one."""
+    return store.update(store.of(LineTemplates).clear, row, {"line": entries(line)})

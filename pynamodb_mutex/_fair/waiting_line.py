@@ -30,13 +30,16 @@ DEAD_AFTER = 6.0
 2 s, one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
 
 STEP = 0.5
-"""Seconds more for each of the next `STEPS` waiters ahead, so that those behind several dead ones still go in their order: by
-then they know server time to about 0.2 s."""
+"""Seconds more for each of the next `STEPS` waiters ahead, and twice that for the first `WHOLE` of them, so that those behind dead
+ones still go in their order: by their polls they know server time to about 0.3 s."""
+
+WHOLE = 2
+"""Number of waiters ahead behind whom the others need not know server time better than to the second of a ``Date``."""
 
 STEPS = 12
-"""Number of waiters ahead for whom the others wait a whole step more; for each further one they wait `SHORT_STEP`."""
+"""Number of waiters ahead for whom the others wait whole steps; for each further one they wait `SHORT_STEP`."""
 
-SHORT_STEP = 0.12
+SHORT_STEP = 0.09
 """Seconds more for each further waiter ahead. Behind so many dead ones some waiters lose their place, and the lock is free
 for 17 s at most behind fifty."""
 
@@ -170,8 +173,9 @@ class Take(NamedTuple):
 
 def dead_after(place: int) -> float:
     """Return the seconds for which the lock must be free before the waiter at a place may pass all ahead of it."""
-    steps = min(place - 1, STEPS)
-    return DEAD_AFTER + steps * STEP + (place - 1 - steps) * SHORT_STEP
+    ahead = place - 1
+    steps = min(ahead, STEPS)
+    return DEAD_AFTER + (steps + min(ahead, WHOLE)) * STEP + (ahead - steps) * SHORT_STEP
 
 
 def _dated(claim: Claim) -> tuple[object, ...]:

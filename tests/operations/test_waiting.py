@@ -83,6 +83,22 @@ def next_in_line(line, holder, now=0.0):
     return line.next_in_line(holder, POLL, now, random.uniform)
 
 
+def test_turn_whose_grant_was_interrupted_leaves_the_line(line, monkeypatch):
+    """It would be handed the lock once more, which would be renewed and held by nobody."""
+    first, second = in_line(line), in_line(line)
+    next_in_line(line, "holder")
+
+    def interrupt(_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalQueue, "remove", lambda _, turn: interrupt(turn))
+    with pytest.raises(KeyboardInterrupt):
+        first.grant("claim")
+    assert first.leave() == "claim"
+    assert (line.turns, line.promises) == ([second], {})
+
+
 def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(line):
     first, second = in_line(line), in_line(line)
     assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)

@@ -296,7 +296,7 @@ def test_waiter_polls_when_all_ahead_come_to_count_as_dead():
         due = BOUNDS.passes(NOW + 1 + dead_after(2) + 2 * TICK)
         assert waiter.line.polls_at(106.9, BOUNDS, math.inf) == due < 106.9 + LONGEST_POLL
     watching = Waiter()
-    for at in (100.0, 103.0, 105.0):
+    for at in (100.0, 103.0, 105.5):
         watching.sees(["a", "b", "own"], at)
     assert watching.line.polls_at(107.0, None, -math.inf) == 100.0 + dead_after(2)
 

@@ -272,7 +272,8 @@ class Turn(Generic[H, C]):
 
     def leave(self) -> H | None:
         """Leave the line, if this turn is still there; return the new claim if the lock was handed over."""
-        if self.granted is None and self in self.queue.turns:
+        # also after a grant: a signal may have interrupted that before it took the turn out of the line
+        if self in self.queue.turns:
             self.queue.remove(self)
         return self.granted
 

@@ -108,7 +108,6 @@ class Watch:
         loss: Why it was lost, by the name of the cause; None if it was not.
         lost_at: True time by which the loss had come.
         losses: Number of calls of ``on_lost`` about this loss.
-        closed_at: True time at which an answer to this thread or task has shown last that the key is closed.
         danger: True time of the last call of ``on_danger``, and what was known then of its claim: see `Term.renewed`.
     """
 
@@ -134,7 +133,6 @@ class Watch:
         self.began = self.since = self.until = self.extended_at = self.lost_at = -math.inf
         self.loss: str | None = None
         self.losses = 0
-        self.closed_at = -math.inf
         self.is_in_doubt = False
         self.danger = (-math.inf, (0.0, 0.0))
 

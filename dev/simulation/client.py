@@ -26,7 +26,6 @@ from dev.simulation.world import Process
 from pynamodb_mutex import (
     Hints,
     Mutex,
-    MutexClosedError,
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
@@ -148,8 +147,6 @@ class Client(AnyLock, OnceCalls, SharedCalls):
             count("held by others")
             if isinstance(error, MutexTimeoutError):
                 self._schedule.judge.timed_out()
-        except MutexClosedError:
-            count("closed")
         except DoesNotExist:
             self._schedule.judge.was_missing()
         except PynamoDBException:
@@ -320,6 +317,17 @@ class Client(AnyLock, OnceCalls, SharedCalls):
                 self._work(mutex)
         else:
             self.lock_one()
+
+    def keep_free(self, key: str, model: Any, part: str | None, seconds: float) -> None:
+        """Hold a key as an operator, who keeps work away from it, and give it back some time later."""
+        options = {"lease": 60.0, "timeout": 2.0, "auto_renew": False, "poll": (0.2, 5.0)}
+        mutex = Mutex.for_key(key, range_key=part, model=model, **options)
+        with self._failures():
+            with self._using(mutex, options):
+                self._schedule.judge.detached.add(mutex.token)
+                ticket = mutex.detach()
+            self._world.sleep(seconds)
+            self._using(Mutex.attach(ticket, model=model), {}).release()
 
     def lock_several(self) -> None:
         """Lock all keys at once."""

@@ -88,8 +88,6 @@ class HandleJudge(Observer):
         # as which cause of a loss
         self._gone: dict[str, tuple[Term, float]] = {}
         self._causes: dict[Place, list[tuple[float, str]]] = {}
-        # since when keys are closed
-        self._closed_since: dict[Place, float] = {}
         # by the id of a request: claims that it has prolonged, and until when
         self._prolonged: dict[int, list[tuple[str, float]]] = {}
         # requests that have ended a claim or handed it over, by their ids: where, and to which token

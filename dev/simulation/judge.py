@@ -7,7 +7,7 @@ library notes for itself decides.
 Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
 its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
 design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._fair.waiting_line`), "hold" for ``hold_at_least``,
-"closed" for a closed key, "said" for what a handle says of its row, and "signal" for signals. What must be true when a schedule has ended is checked in `schedule`.
+"said" for what a handle says of its row, and "signal" for signals. What must be true when a schedule has ended is checked in `schedule`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 KEPT_BEYOND = 2.5
 """Longest time in seconds for which a kept claim is beyond ``hold_at_least``. Its end is counted from an upper bound of
 DynamoDB's time."""
-
-YEAR_10000 = 253402300800.0
-"""End of the last second that a date can represent: the TTL of a closed lock is shortly before it, which is never."""
 
 IDLE_SLACK = 1.5
 """Seconds beyond two polls for which a lock may be free while somebody waits for it."""
@@ -127,7 +124,6 @@ class Judge(LineJudge):
             self._note_term(exchange, place, before, after, breaks=not is_judged)
         if watched.prefix == "":
             self._check_line(process, place, old, new)
-            self._check_closed(process, place, old, new)
         self._check_write(exchange, place, watched, old, new)
         if not new and watched.prefix != "":
             self._forget(place)
@@ -135,7 +131,6 @@ class Judge(LineJudge):
     def _deleted(self, place: Place, claim: Claim) -> None:
         """Note that a row is deleted: by hand, of which its holder cannot know, or by the TTL."""
         self._free_since.pop(place, None)
-        self._closed_since.pop(place, None)
         is_by_hand = self.deletes == "a person"
         self._end_term(place, claim, None, breaks=is_by_hand)
         if is_by_hand:
@@ -268,23 +263,6 @@ class Judge(LineJudge):
             self.fail(
                 f"hold: {process.name} has {place} at {self._world.now:.1f}, before {least:.1f}"
             )
-
-    def _check_closed(
-        self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
-    ) -> None:
-        """Check that nobody acquires a closed lock, and that its row is kept. Whoever has a ticket continues to hold it."""
-        # a claim that is kept after a release has a token of its own, and no owner
-        is_acquired = new.get("token") != old.get("token") and {"expires_at", "owner"} <= {*new}
-        if is_acquired and "closed" in old and old["token"]["S"] not in self.detached:
-            self.fail(f"closed: {process.name} took {place}, which is closed")
-        if "closed" in new:
-            self._closed_since.setdefault(place, self._world.now)
-        else:
-            self._closed_since.pop(place, None)
-        if "closed" in old and not new:
-            self.fail(f"closed: {process.name} deleted {place}, which is closed")
-        if "closed" in new and float(new.get("ttl", {"N": "inf"})["N"]) < YEAR_10000 - 10:
-            self.fail(f"closed: the TTL may delete {place}, which is closed")
 
     def _forced(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         """Check a claim that is broken by force, and the one that takes its place if there is one.

@@ -232,7 +232,7 @@ class LineJudge(SignalJudge):
             end = float(new["expires_at"]["N"]) - EPOCH
             # an end in the far future stands for none: the holder knew no server time
             self._free_since[place] = math.inf if end > FAR else max(end + GRAIN, self._world.now)
-        elif {"expires_at", "closed"} & old.keys() - new.keys() or place not in self._free_since:
+        elif is_ended or place not in self._free_since:
             self._free_since[place] = self._world.now
         if before != after and not is_acquired:
             # a join or a leave: whoever stands first now gets the full time to notice

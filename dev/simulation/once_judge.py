@@ -336,8 +336,8 @@ class OnceJudge(Judge):
             )
             self._texts.add(row.result[0])
             self._check_keep(call, key, row.by, row.result[1])
-        elif last.version:
-            self.count("forgotten")  # otherwise a key without a row was closed
+        else:
+            self.count("forgotten")
 
     def _released(self, key: str, owner: str) -> None:
         """Check that a run is ended without a result only if it has failed, or has not begun."""

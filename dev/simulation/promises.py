@@ -18,8 +18,6 @@ from dev.simulation.network import LATEST_READ
 
 if TYPE_CHECKING:
     from dev.simulation.claims import Place, Watch
-    from dev.simulation.network import Exchange
-    from dev.simulation.world import Process
 
 
 PERMITS = 2
@@ -99,32 +97,6 @@ class PromiseJudge(HandleJudge):
         taken = [each for each in places if any(map(self._is_sound, self._believing(each)))]
         what = f"{watch.process.name} holds one of {taken}"
         self._ask("I1 permits", len(taken) <= PERMITS, what)
-
-    def answered(self, exchange: Exchange) -> None:
-        """Note in addition that an answer has shown those who wait for a key that it is closed."""
-        super().answered(exchange)
-        kwargs = exchange.kwargs
-        place = kwargs.get("TableName", ""), tuple(v["S"] for v in kwargs.get("Key", {}).values())
-        # others read what may be a second old
-        is_fresh = kwargs.get("ReturnValues") == "ALL_NEW" or kwargs.get("ConsistentRead")
-        shown = exchange.evaluated - (0.0 if is_fresh else LATEST_READ)
-        is_shown = is_fresh or exchange.operation == "GetItem"
-        # without a Date a read is repeated
-        if is_shown and not exchange.fault and self._closed_since.get(place, math.inf) < shown:
-            for watch in self._waiters_for(exchange.thread.process, place):
-                # who was passed in line believes only a read that is consistent: others may be from before its join
-                is_told = is_fresh or not watch.options.get("fair")
-                if is_told and watch.is_own and watch.is_single and watch.since < watch.began:
-                    watch.closed_at = self._world.now
-                    self.asked["closed told"] += 1
-
-    def waits(self, process: Process, caller: int) -> None:
-        """Check in addition that whoever has been shown that its key is closed does not wait."""
-        super().waits(process, caller)
-        for watch in self._watches.get(process, ()):
-            is_told = watch.is_used and watch.closed_at >= watch.began
-            if is_told and watch.caller == (process, caller):
-                self.fail(f"closed: {process.name} waits for {watch.keys}, and it is closed")
 
     def stands(self, handle: Any) -> bool:
         """Return whether a handle believes in an acquisition whose claim is in its row."""

@@ -289,10 +289,9 @@ class Schedule:
         if not world.processes:
             return
         process = rng.choice(world.processes)
-        # by hand nobody deletes a row of `once`: then nothing is promised
-        what = rng.choice(
-            [name for name in self._strikes if name != "delete" or not self.size.is_of_once]
-        )
+        # By hand nobody deletes a row of `once`: then nothing is promised. And a key of it is no lock's, to be held.
+        left_out = {"delete", "keep free"} if self.size.is_of_once else set()
+        what = rng.choice([name for name in self._strikes if name not in left_out])
         self._count(what)
         self._strikes[what](self, process)
 
@@ -313,16 +312,14 @@ class Schedule:
         key = self._rng.choice(self._keys)
         process.start_thread("operator", partial(_quietly, partial(self._model.force_release, key)))
 
-    def _close(self, process: Process) -> None:
-        """Close a key, and open it some time later."""
+    def _keep_free(self, process: Process) -> None:
+        """Let an operator hold a key, to keep work away from it, and give it back some time later."""
         key = self._rng.choice([*self._keys, "deleted"])
         model, part = self.chance.choice([(self._model, None)] * 4 + [(Shard, "a")])
-        for seconds, call in (
-            (0.0, partial(model.close, key, "closed by a schedule", part)),
-            (self._rng.random() * 30, partial(model.open, key, part)),
-        ):
-            operator = partial(process.start_thread, "operator", partial(_quietly, call))
-            self.world.after(seconds, operator)
+        seconds = self._rng.random() * 30
+        call = partial(Client(self, process).keep_free, key, model, part, seconds)
+        # a name of its own: by it the judge knows whose signals are about which of them
+        process.start_thread(f"operator{self.counts['keep free']}", call)
 
     def _delete(self, _: Process) -> None:
         self._delete_row(self._rng.choice(self._keys), "a person")
@@ -403,7 +400,7 @@ class Schedule:
         "freeze": partial(_stop, freeze=True),  # type: ignore[dict-item]  # mypy takes _stop for a method
         "interrupt": _interrupt,
         "force": _force,
-        "close": _close,
+        "keep free": _keep_free,
         "delete": _delete,
         "expire": _expire,
         "cut off": cut_off,

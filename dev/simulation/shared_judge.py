@@ -222,8 +222,6 @@ class SharedJudge(Judge):
             self._ask("S2 join", is_in or not self._is_marked(exchange, old), f"{who} past a mark")
             is_few = is_in or bool(others) or len(before) < rules.MOST
             self._ask("S3", is_few, f"{who} {me} joined {len(before)} readers")
-            if "closed" in old:
-                self.fail(f"closed: {who} joined")
             self._check_kept_out(place)
             if not is_in:
                 self._check_past_writers(exchange, place)
@@ -378,9 +376,7 @@ class SharedJudge(Judge):
         """Note since when a reader could get in: the key is free, or others share it, and no mark keeps it out."""
         now, after = self._world.now, self._after
         opens = mark_of(new) + GRAIN
-        if "closed" in new:
-            opens = math.inf
-        elif after is not None and len(after.ends) >= rules.MOST:
+        if after is not None and len(after.ends) >= rules.MOST:
             opens = max(opens, min(after.ends.values(), default=0.0) - EPOCH + GRAIN)
             opens = math.inf if rules.MOST < rules.BURY_FROM else opens
             opens = min(opens, max(after.last - EPOCH + GRAIN, mark_of(new) + GRAIN))

@@ -62,7 +62,6 @@ CAUGHT_IN = {
     "nested-waits": (size("read write", 4), 5),
     "marks-rarely": (size("read write", 5), 46),
     "mark-kept": (size("read write", 5), 0),
-    "joins-closed": (size("read by_one_object", 5, 20, sections=14), 51),
     "shares-undated": (size("read write", 2, threads=1, sections=7, undated=0.9), 1),
 }
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""

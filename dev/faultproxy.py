@@ -126,8 +126,7 @@ def kind_of(op: str, body: Body) -> str:  # noqa: C901, PLR0911 - one for each k
     """
     sets = {name.removeprefix(_PREFIX) for name in _changed("SET", body)}
     removes = {name.removeprefix(_PREFIX) for name in _changed("REMOVE", body)}
-    # that a key is open is a condition of a hand-over, too
-    condition = _spelt(body).replace("attribute_not_exists (closed)", "")
+    condition = _spelt(body)
     # a request that takes the lock may remove its own entry from the line, and is no "leave"
     if {"waiting"} in (sets, removes) and not sets & {"token", "expires_at"}:
         return "join" if "waiting" in sets else "leave"

@@ -109,7 +109,6 @@ FEATURES: dict[str, tuple[Any, Any]] = {
     "attach": (key, lambda lock: hold(partial(Mutex.attach, lock.detach(), model=Lock), 50)),
     "asyncio": (key, in_tasks),
     "force": (key, lambda lock: (start(partial(key().acquire, force=True)), lock.force_release())),
-    "close": (key, lambda _: (Lock.close("l", "why"), hold(other), Lock.open("l"))),
     "list": (key, lambda _: [(e.is_held, e.remaining, e.since, e.waiters, e.expires) for e in [*Lock.held(), *Lock.held("k")]]),
     "hold_at_least": (partial(key, hold_at_least=60), id),
     "danger": (partial(key, on_danger=id), id),
@@ -147,7 +146,7 @@ def run(make: Any, use: Any) -> dict[str, set[int]]:
     create_tables(world.tables)
     # simulated threads are all of this one, and so is what they trace
     with installed(world), acting_as(world, Process(world, "here", rate=1.0)):
-        Lock.open("k")  # for `must_exist`
+        hold(key)  # for `must_exist`
         sys.settrace(trace)
         try:
             play(make)

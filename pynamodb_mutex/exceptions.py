@@ -19,7 +19,6 @@ __all__ = [
     "InvalidTicketError",
     "Loss",
     "MutexAlreadyHeldError",
-    "MutexClosedError",
     "MutexError",
     "MutexLostError",
     "MutexNotHeldError",
@@ -95,18 +94,6 @@ def add_note(error: BaseException, text: str) -> None:
 
 class MutexTimeoutError(MutexError, TimeoutError):
     """The lock was not free within the timeout."""
-
-
-class MutexClosedError(MutexError):
-    """The key is closed: nobody acquires its lock until it is opened. See `LockItem.close <pynamodb_mutex.LockItem.close>`.
-
-    Attributes:
-        reason (str): Why, as whoever closed it said.
-    """
-
-    def __init__(self, *args: Any, reason: str = "", **about: Any) -> None:
-        super().__init__(*args, **about)
-        self.reason = reason
 
 
 class MutexNotHeldError(MutexError, RuntimeError):

@@ -29,7 +29,7 @@ from pynamodb_mutex._lock.dynamodb.connection import CONNECT_TIMEOUT, POOL_CONNE
 from pynamodb_mutex._lock.dynamodb.keys import check_key, hash_key_of, key_of
 from pynamodb_mutex._lock.dynamodb.layout import OF_TABLES
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection, range_key_name
-from pynamodb_mutex._lock.operations.options import check_reason, check_retention
+from pynamodb_mutex._lock.operations.options import check_retention
 from pynamodb_mutex._lock.operations.retry import learn_time
 from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE, date_of, made_at
 from pynamodb_mutex._lock.runtime.process import current_process, lock_models
@@ -116,8 +116,6 @@ class LockItem(Model):
         free_since (float | None): When the last claim was ended, or a reader or the first in line last left, in seconds of
             DynamoDB's time since the epoch, at most two seconds late. It does not say when the present claim began or
             ends.
-        closed (str | None): Why nobody can acquire the lock: see `close`; None if it is open.
-        kept_until (float | None): The ``ttl`` that the row of a closed lock keeps, whoever writes it.
         shared_by (Any): The entries of those who share the lock: see `readers`.
         wanted_until (float | None): Until when a writer that waits holds new readers back, in seconds of DynamoDB's
             time since the epoch.
@@ -147,8 +145,6 @@ class LockItem(Model):
     data = JSONAttribute(null=True)
     waiting = ListAttribute(of=UnicodeAttribute, null=True)
     free_since = NumberAttribute(null=True)
-    closed = UnicodeAttribute(null=True)
-    kept_until = NumberAttribute(null=True)
     shared_by: Any = MapAttribute(null=True)  # type: ignore[no-untyped-call]  # PynamoDB's
     wanted_until = NumberAttribute(null=True)
     wanted_by = UnicodeAttribute(null=True)
@@ -164,7 +160,7 @@ class LockItem(Model):
         # PynamoDB would use the parent's connection where the tables have the same name, even in different regions
         forget_connection(cls)
         check_retention(cls.retention)
-        for name in (*OF_TABLES, "kept_until"):
+        for name in OF_TABLES:
             kind = type(LockItem.get_attributes()[name])
             # A subclass may have an extra attribute under a name that locks use since then. It would silently become
             # the lock's.
@@ -273,60 +269,6 @@ class LockItem(Model):
         process = current_process()
         row = key_of(cls, check_key(key), range_key)
         return execute(process, force(process, process.store(cls), row, key))
-
-    @classmethod
-    def close(cls, key: str, reason: str, range_key: Any = None) -> None:
-        """Close a key: nobody acquires its lock until `open`, and who waits or asks for it gets MutexClosedError.
-
-        This also concerns waiters from before, in line or not, and the next thread to which a lock would be handed over.
-        A holder keeps the lock, renews it, writes under it and releases it; a ticket for it can still be attached. The row
-        is created if there is none, and stays until it is opened, whatever its ``retention``. Closing a closed key
-        replaces the reason.
-
-        Not guaranteed: that processes with a version of this library from before 0.1.0 respect it; nor writes of rows
-        without their lock, where this is their ``lock_model``.
-
-        Args:
-            key: The lock's key.
-            reason: Why, for people, in up to 1,000 characters; it is in the error.
-            range_key: Its range key, if it has one that is not the default.
-
-        Raises:
-            InvalidKeyError: For a key that no lock can have.
-            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
-            TypeError: If the reason is not a str.
-            ValueError: If the reason is empty or too long, or cannot be encoded in UTF-8.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
-                happens to the read before it.
-        """
-        check_reason(reason)
-        cls._set_closed(key, reason, range_key)
-
-    @classmethod
-    def open(cls, key: str, range_key: Any = None) -> None:
-        """Open a key that was closed. Without a row, create one of a free lock: see ``must_exist`` of `Mutex.for_key`.
-
-        Not guaranteed: that waiters see it at once. One may still raise MutexClosedError in the second after it.
-
-        Args:
-            key: The lock's key.
-            range_key: Its range key, if it has one that is not the default.
-
-        Raises:
-            InvalidKeyError: For a key that no lock can have.
-            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
-                happens to the read before it.
-        """
-        cls._set_closed(key, None, range_key)
-
-    @classmethod
-    def _set_closed(cls, key: str, reason: str | None, range_key: Any) -> None:
-        from pynamodb_mutex._admin.force import set_closed  # noqa: PLC0415 - seldom needed
-
-        process = current_process()
-        row = key_of(cls, check_key(key), range_key)
-        execute(process, set_closed(process, process.store(cls), row, reason))
 
     @property
     def is_held(self) -> bool:

@@ -164,8 +164,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             attributes (Mapping[str, Any] | None): Values of extra attributes of the model, by name, written with the
                 claim in place of the defaults. What is not given keeps its value, also one of another holder.
             must_exist (bool): Acquire the lock only if its row exists; otherwise `acquire` raises the model's
-                DoesNotExist. Earlier use leaves a row for the model's ``retention``, and `LockItem.open
-                <pynamodb_mutex.LockItem.open>` creates one.
+                DoesNotExist. Each use leaves a row for the model's ``retention``.
             delete_on_release (bool): Delete the row at release. Fencing tokens could then fall, and a late copy of a
                 guarded write could be applied again: `fencing_token`, `transaction` and `save_data` raise MutexError.
 
@@ -357,7 +356,6 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 shares the lock and asks for it alone. Without a timeout, also if the wait would never end: it holds the
                 lock, which is renewed without end, by another mutex, or would block the event loop of a task that does, or
                 that is before it in line (with a timeout, the latter is a RuntimeWarning).
-            MutexClosedError: If the key is closed, also with ``force``: see `LockItem.close <pynamodb_mutex.LockItem.close>`.
             MutexError: If the lock is shared, and DynamoDB's answers have no ``Date``.
             TypeError: For ``force`` with a shared lock, or one on any of several keys, such as a semaphore.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.

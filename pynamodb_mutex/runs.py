@@ -32,7 +32,7 @@ from pynamodb_mutex._lock.operations.options import (
     made,
 )
 from pynamodb_mutex._lock.protocol.claim import date_of
-from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
+from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame, waits_block
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
@@ -101,6 +101,9 @@ NONE = "null"
 
 LONGEST_RESULT = 350 * 1024
 """Most bytes of an encoded result. A row has 400 KB, of which some are the claim's."""
+
+LONGEST_REASON = 1000
+"""Most characters of the reason why a result could not be stored."""
 
 
 class OnceItem(LockItem):

@@ -117,7 +117,7 @@ class Floor(Library):
         now, token = time.time(), uuid.uuid4().hex
         item = self._update(
             key,
-            "expires_at token key version recordVersionNumber closed owner abandoned_by lease ttl kept_until writes"
+            "expires_at token key version recordVersionNumber owner abandoned_by lease ttl writes"
             " shared_by wanted_until wanted_by",
             [
                 ("N", f"{now:.3f}"), ("S", token), ("S", "S"), ("N", "0"), ("N", str(2**63 - 1)), ("S", "S"),
@@ -128,13 +128,11 @@ class Floor(Library):
             ConditionExpression=(
                 "(((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1)) AND"
                 " (((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
-                " (attribute_not_exists (#4) AND attribute_not_exists (#5))) AND (attribute_not_exists (#6) OR"
-                " attribute_type (#6, :5))))"
+                " attribute_not_exists (#4)) AND (attribute_not_exists (#5) OR attribute_type (#5, :5))))"
             ),
             UpdateExpression=(
-                "SET #7 = if_not_exists (#6, :6), #1 = :7, #6 = :8, #8 = :9, #0 = :10,"
-                " #9 = if_not_exists (#10, :11), #3 = if_not_exists (#3, :12) + :13,"
-                " #11 = if_not_exists (#11, :14) REMOVE #12, #13, #14"
+                "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11,"
+                " #3 = if_not_exists (#3, :12) + :13, #9 = if_not_exists (#9, :14) REMOVE #10, #11, #12"
             ),
             ReturnValues="ALL_NEW",
         )["Attributes"]  # fmt: skip
@@ -145,10 +143,10 @@ class Floor(Library):
         now = time.time()
         self._update(
             key,
-            "token version expires_at free_since ttl kept_until owner lease",
+            "token version expires_at free_since ttl owner lease",
             [("S", token), ("N", version), ("N", f"{now:.3f}"), ("N", str(int(now + 7 * _DAY)))],
             ConditionExpression="((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
-            UpdateExpression="SET #3 = :2, #4 = if_not_exists (#5, :3) REMOVE #2, #6, #7",
+            UpdateExpression="SET #3 = :2, #4 = :3 REMOVE #2, #5, #6",
         )
 
 
@@ -170,8 +168,8 @@ class Updated(Library):
         from pynamodb.attributes import NumberAttribute, UnicodeAttribute
         from pynamodb.models import Model
 
-        texts = ("token", "owner", "abandoned_by", "recordVersionNumber", "closed")
-        numbers = ("expires_at", "lease", "ttl", "kept_until", "version", "writes", "free_since")
+        texts = ("token", "owner", "abandoned_by", "recordVersionNumber")
+        numbers = ("expires_at", "lease", "ttl", "version", "writes", "free_since")
         members: dict[str, Any] = {name: UnicodeAttribute(null=True) for name in texts}
         members |= {name: NumberAttribute(null=True) for name in numbers}
         members |= {"key": UnicodeAttribute(hash_key=True)}
@@ -184,7 +182,7 @@ class Updated(Library):
         is_free = model.expires_at.does_not_exist() | (model.expires_at < now)
         is_free &= model.token.does_not_exist() | (model.token != token)
         is_lock = model.token.is_type() & model.version.between(0, 2**63 - 1)
-        is_lock &= model.recordVersionNumber.does_not_exist() & model.closed.does_not_exist()
+        is_lock &= model.recordVersionNumber.does_not_exist()
         is_free &= model.key.does_not_exist() | is_lock
         is_free &= model.owner.does_not_exist() | model.owner.is_type()
         row = model(key)
@@ -193,7 +191,7 @@ class Updated(Library):
                 model.abandoned_by.set(model.owner | ""), model.token.set(token),
                 model.owner.set("bench:1:MainThread"), model.lease.set(self._lease),
                 model.expires_at.set(now + self._lease),
-                model.ttl.set(model.kept_until | int(now + 7 * _DAY)),
+                model.ttl.set(int(now + 7 * _DAY)),
                 model.version.set((model.version | int(now * 1000)) + 1),
                 model.writes.set(model.writes | 0),
             ],
@@ -206,7 +204,7 @@ class Updated(Library):
         is_ours = (model.token == row.token) & (model.version == row.version)
         row.update(
             actions=[
-                model.free_since.set(now), model.ttl.set(model.kept_until | int(now + 7 * _DAY)),
+                model.free_since.set(now), model.ttl.set(int(now + 7 * _DAY)),
                 model.expires_at.remove(), model.owner.remove(), model.lease.remove(),
             ],
             condition=is_ours & model.expires_at.exists(),

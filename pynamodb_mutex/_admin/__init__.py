@@ -1,1 +1,1 @@
-"""What people do to locks: create the table, force, close, open, list, repair and release them."""
+"""What people do to locks: create the table, force, list, repair and release them."""

@@ -1,4 +1,4 @@
-"""What people decide about a lock: its claim is broken by force, or its key is closed and opened."""
+"""A claim is broken by force: what people decide about a lock."""
 
 from __future__ import annotations
 
@@ -17,29 +17,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.shared import Shared
-
-# -- closing and opening a key ----------------------------------------------------------------------
-
-
-def set_closed(shared: Shared, store: Store, row: RawItem, reason: str | None) -> Operation[None]:
-    """Close a lock for a reason, or open it without one; make its row if there is none.
-
-    Raises:
-        InvalidRowError: If the row is not a lock's.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
-    """
-    until = shared.now + RELEASE_PATIENCE
-    # Its answer shows the server time from which the fencing token of a new row counts: see `Store.next_version`.
-    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
-    seen.claim.check()
-    token = shared.new_token(store)
-    answer = yield from retrying(
-        shared, lambda: requests.set_closed(store, row, reason, token, shared.now), until
-    )
-    answer.claim.check()
-
-
-# -- breaking a claim by force ---------------------------------------------------------------------
 
 
 def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[bool]:

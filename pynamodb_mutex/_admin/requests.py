@@ -1,4 +1,4 @@
-"""The requests that people make about a lock: break its claim, put its row right, close and open it."""
+"""The requests that people make about a lock: break its claim, and put its row right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._lock.dynamodb.layout import CLAIM, slot
-from pynamodb_mutex._lock.dynamodb.requests import Lazy, Template, Templates, by_kind
-from pynamodb_mutex._lock.protocol.claim import HIGHEST_VERSION, YEAR_10000
+from pynamodb_mutex._lock.dynamodb.requests import Lazy, Template, Templates
+from pynamodb_mutex._lock.protocol.claim import HIGHEST_VERSION
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
@@ -63,26 +63,6 @@ class AdminTemplates(Templates):
         ]
         return self._template(actions, condition), values
 
-    @by_kind
-    def set_closed(self, closed: bool) -> Template:
-        """Close or open a lock, whoever holds it. A row that does not exist is made as a tombstone."""
-        layout = self._layout
-        actions = [
-            SetAction(Path(layout.token), Path(layout.token) | slot("S", "token")),
-            SetAction(Path(layout.version), Path(layout.version) | slot("N", "seed")),
-        ]
-        kept, ttl = layout.kept_until, layout.ttl_attribute
-        if closed:
-            forever = slot("N", "kept")
-            actions += [layout.closed.set(slot("S", "reason")), kept.set(forever), ttl.set(forever)]
-        else:
-            # The TTL that it kept stays until the lock's next use: another one could be earlier than a holder's end.
-            actions += [layout.closed.remove(), kept.remove()]
-            if layout.dated():
-                actions += [ttl.set(Path(ttl) | slot("N", "ttl"))]
-        fit = Path(layout.token).is_type("S") & layout.version.exists()
-        return self._template(actions, ~layout.exists | fit)
-
 
 def force(store: Store, key: RawItem, seen: Claim, token: str, now: float) -> Request:
     """Return the request that breaks the claim that was seen, and writes a token that no holder has."""
@@ -100,10 +80,3 @@ def put_right(store: Store, key: RawItem, seen: RawItem, token: str, now: float)
     template, values = store.of(AdminTemplates).put_right(seen)
     values |= store.ending(now) | {"token": token, "new_version": str(version)}
     return store.update(template, key, values)
-
-
-def set_closed(store: Store, key: RawItem, reason: str | None, token: str, now: float) -> Request:
-    """Return the request that closes a lock, or opens it without a reason. The token is for a row that does not exist."""
-    values = {"token": token, "seed": str(store.next_version(now)), "reason": reason}
-    values |= {"ttl": store.ttl(store.highest(now)), "kept": store.ttl(YEAR_10000)}
-    return store.update(store.of(AdminTemplates).set_closed[reason is not None], key, values)

@@ -173,7 +173,6 @@ class Beginning(Acquisition):
             SettledError: If it has a result that counts.
             PayloadMismatchError: If its run or its result is one of another payload.
             OutcomeUnknownError: If somebody has to decide about its last run.
-            MutexClosedError: If the key is closed.
             InvalidRowError: If the row is not a lock's.
         """
         self.observed.see(claim, received)

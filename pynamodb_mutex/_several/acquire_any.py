@@ -153,17 +153,7 @@ class AcquisitionOfAny(Acquisition):
 
         Returns:
             The claim; None if others hold all of the locks.
-
-        Raises:
-            MutexClosedError: If all of the locks are closed.
         """
-        claim = yield from self._poll()
-        seen = [each.observed.claim or Claim() for each in self._attempts]
-        if claim is None and all(each.closed is not None for each in seen):
-            raise self._closed(seen[0])
-        return claim
-
-    def _poll(self) -> Operation[HeldClaim | None]:
         # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
         attempts = self._shuffled()
         # Not if somebody in this queue has seen that all are held: that write would probably be refused.

@@ -56,7 +56,7 @@ def may_join(claim: Claim, now: float, bounds: Bounds | None, *, nested: bool) -
         nested: Whether the thread or task that asks is in the claim already: no number of readers keeps it out.
     """
     # also if all of its readers are dead; not if it has none, for it has ended
-    if not (claim.readers and _is_unedited(claim)) or claim.closed is not None or bounds is None:
+    if not (claim.readers and _is_unedited(claim)) or bounds is None:
         return False
     return nested or len(claim.readers) < MOST or to_bury(claim, now, bounds) is not None
 

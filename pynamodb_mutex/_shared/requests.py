@@ -98,7 +98,7 @@ class SharedTemplates(Templates):
         layout = self._layout
         actions, moves = self._moved(form)
         condition = self._is_claim & self._of_claim.exists() & self._me.does_not_exist()
-        condition &= moves & layout.is_open
+        condition &= moves
         if not is_nested:
             condition &= _not_marked(layout)
         if buries:

@@ -1,4 +1,4 @@
-"""The commands ``show``, ``wait``, ``release``, ``close`` and ``open``: print a claim, wait for its end, break it, refuse others.
+"""The commands ``show``, ``wait`` and ``release``: print a claim, wait for its end, break it.
 
 ``show`` and ``wait`` only read. ``release`` ends claims of other processes. Each of its writes is conditional on the
 claim that it has read and printed, because a person may take minutes to answer its question. How locks are read is in
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from pynamodb_mutex._admin.force import break_seen, set_closed
-from pynamodb_mutex._lock.operations.options import FOREVER, check_reason
+from pynamodb_mutex._admin.force import break_seen
+from pynamodb_mutex._lock.operations.options import FOREVER
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK, ObservedClaim
 from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown
 from pynamodb_mutex._lock.runtime.clock import read_clock
@@ -24,7 +24,6 @@ from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
-    CLOSED,
     FREE,
     HELD,
     INVALID,
@@ -57,7 +56,6 @@ from pynamodb_mutex.cli._output import (
     yes_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
-from pynamodb_mutex.runs import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +78,7 @@ _WAITER = "waiter "
 _READER = "reader "
 """The same of a line that shows one of those who share the lock."""
 
-_LABELS = ("key", "owner", "closed", "taken over from", "wanted by", _WAITER, _READER)
+_LABELS = ("key", "owner", "taken over from", "wanted by", _WAITER, _READER)
 """Beginnings of the names of lines whose values may be cut to fit a terminal: a part identifies a key or an owner."""
 
 _WHOLE = reprlib.Repr()
@@ -92,7 +90,6 @@ _STATES = {
     HELD: "held",
     ABANDONED: "abandoned: its lease has expired; the next process that polls acquires it",
     INVALID: "invalid: no mutex acquires this row",
-    CLOSED: "closed: nobody acquires it until it is opened",
     RECORDED: "recorded: the work is done, and all callers get its result",
     RUNNING: "running",
     UNKNOWN: "unknown: a run ended without a result; forget or record decides about it",
@@ -158,9 +155,7 @@ def about(lock: Lock) -> list[tuple[str, str]]:
     lines = [("key", lock.name), ("state", state)]
     if lock.state == INVALID:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
-    if claim.closed is not None:
-        lines.append(("closed", claim.closed))
-    if lock.state not in (FREE, CLOSED, NOTHING):
+    if lock.state not in (FREE, NOTHING):
         since, until = instant(lock.since), _until(lock)
         if lock.readers:
             lines.append(("owner", f"{len(lock.readers)} reader(s)"))
@@ -282,8 +277,8 @@ def wait(
     Another process may acquire the lock at once. To do something under the lock use pynamodb-mutex run. The lock
     of a dead holder is free when its lease has expired.
 
-    Sends a strongly consistent read each second: 1 read unit. Does not wait for a lock that is closed. For a key of
-    once, waits until no run of it is under way.
+    Sends a strongly consistent read each second: 1 read unit. For a key of once, waits until no run of it is
+    under way.
 
     \b
     Examples:
@@ -295,8 +290,8 @@ def wait(
     Exit codes:
       0    the lock is free
       1    DynamoDB refused a read, or could not be reached for the first one
-      75   the lock was still held after the timeout, or is closed; or it is
-           unknown what became of a run of once
+      75   the lock was still held after the timeout; or it is unknown what
+           became of a run of once
       130  interrupted by Ctrl-C
     """
     begun = read_clock()
@@ -313,7 +308,7 @@ def wait(
             # the holder may have renewed it.
             is_free = lock.received >= observed.free_at(locks.store.bounds)
             now = read_clock()
-            if is_free or lock.claim.closed is not None or now >= deadline:
+            if is_free or now >= deadline:
                 break
             news(f"waited {duration(now - begun)} for {name}, {_held_by(lock)}{trouble}")
             ThreadSleeper().sleep(min(now + _POLL, deadline))
@@ -327,8 +322,6 @@ def wait(
     if is_free and lock.state != UNKNOWN:
         return
     text = _STATES[UNKNOWN] if is_free else f"still {_held_by(lock)}"
-    if lock.claim.closed is not None:
-        text = f"closed: {one_line(lock.claim.closed)}"
     click.echo(f"{name} is {text}", err=True)
     click.get_current_context().exit(NOT_FREE)
 
@@ -384,11 +377,11 @@ def release(
     locks, seen = found(place, key, range_key)
     if locks.of_once:
         raise Failure(f"nothing was done: {shown(key)} is a key of once: see show and forget")
-    if seen.state in (FREE, CLOSED):
+    if seen.state == FREE:
         if as_json:
             print_json({"freed": False, "lock": seen.document(), "now": None})
         never = "" if seen.raw or locks.in_rows else f" ({_NEVER})"
-        click.echo(f"{shown(seen.name)} is {seen.state}: nothing to release{never}", err=True)
+        click.echo(f"{shown(seen.name)} is free: nothing to release{never}", err=True)
         return
     print_lines(about(seen), err=True)
     _check(locks, seen, force=force)
@@ -398,10 +391,9 @@ def release(
         after = None if now is None else now.document()
         print_json({"freed": now is None, "lock": seen.document(), "now": after})
     if now is None:
-        state = _STATES[FREE if seen.claim.closed is None else CLOSED]
-        click.echo(f"{shown(seen.name)} is {state}", err=True)
-    elif now.state in (FREE, CLOSED):
-        click.echo(f"{shown(seen.name)} is {now.state}: that claim has ended meanwhile", err=True)
+        click.echo(f"{shown(seen.name)} is free", err=True)
+    elif now.state == FREE:
+        click.echo(f"{shown(seen.name)} is free: that claim has ended meanwhile", err=True)
     elif now.state == INVALID:
         raise Failure(f"nothing was broken: the row has changed meanwhile: {now.claim.fault}")
     else:
@@ -456,86 +448,3 @@ def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
     process = current_process()
     instead = execute(process, break_seen(process, locks.store, seen.row, key, seen.raw))
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
-
-
-def _closing(command: Any) -> Any:
-    """Add the options that the commands ``close`` and ``open`` have in common."""
-    for option in (pass_place, json_option, yes_option, range_option, key_argument):
-        command = option(command)
-    return command
-
-
-@click.command("close", cls=AppCommand)
-@click.option("--reason", required=True, metavar="TEXT", help="Why, for those who ask for it.")
-@_closing
-def close(place: Place, /, *, reason: str, **options: Any) -> None:
-    """Close a key: nobody acquires its lock until open.
-
-    Who waits for KEY or asks for it gets the reason as an error. A holder keeps the lock until it releases it: wait for
-    that with show. A key that is closed gets the new reason.
-
-    \b
-    Examples:
-      pynamodb-mutex close nightly-report --reason "migration until 14:00"
-      pynamodb-mutex close nightly-report --reason "migration" --yes --json
-
-    \b
-    Exit codes:
-      0    the key is closed
-      1    not confirmed, not a row of a lock, or DynamoDB refused
-      130  interrupted by Ctrl-C
-    """
-    _set_closed(place, reason, **options)
-
-
-@click.command("open", cls=AppCommand)
-@_closing
-def open_(place: Place, /, **options: Any) -> None:
-    """Open a key that was closed.
-
-    Without a row for KEY, one is created, of a free lock: for those who acquire it with must_exist=True.
-
-    \b
-    Examples:
-      pynamodb-mutex open nightly-report --yes
-
-    \b
-    Exit codes:
-      0    the key is open
-      1    not confirmed, not a row of a lock, or DynamoDB refused
-      130  interrupted by Ctrl-C
-    """
-    _set_closed(place, None, **options)
-
-
-def _set_closed(
-    place: Place,
-    reason: str | None,
-    *,
-    key: str,
-    range_key: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Close a key, or open it without a reason, after a question; print the lock as it is then."""
-    if reason is not None:
-        try:
-            check_reason(reason)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--reason") from error
-    if key.startswith(PREFIX):
-        # a lock's requests would set a TTL, and the row of a run of unknown outcome be deleted
-        raise click.BadParameter(f"{shown(key)} is a key of once", param_hint="KEY")
-    locks = Locks(place.lock_model())
-    row = locks.row(key, range_key)
-    print_lines(about(locks.read(row)), err=True)
-    confirm(f"{'Open' if reason is None else 'Close'} this key in {place}?", yes=yes)
-    process = current_process()
-    execute(process, set_closed(process, locks.store, row, reason))
-    now = locks.read(row)
-    if as_json:
-        print_json(now.document())
-    said = "open" if now.claim.closed is None else f"closed: {one_line(now.claim.closed)}"
-    if now.state in (HELD, ABANDONED):
-        said += f" ({now.state} by {now.claim.holder})"
-    click.echo(f"{shown(now.name)} is {said}", err=True)

@@ -21,7 +21,6 @@ from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
-    CLOSED,
     FREE,
     HELD,
     INVALID,
@@ -93,13 +92,13 @@ def by_key(lock: Lock) -> tuple[str, str]:
 def ls(
     place: Place, *, keys: tuple[str, ...], range_key: str | None, once: bool, as_json: bool
 ) -> None:
-    """List held, abandoned and closed locks.
+    """List held and abandoned locks.
 
     A lock is abandoned if its lease has expired and nobody has acquired it since: the next process that polls
     acquires it. Times are those of DynamoDB's clock, not of this machine. UNTIL moves with each renewal. Given
     KEYs, lists exactly these, also if they are free.
 
-    WAITERS is the number of those who wait in line (fair=True). A closed lock may still be held: see close.
+    WAITERS is the number of those who wait in line (fair=True).
 
     A run of once is listed as a lock whose key begins with once#, which release leaves alone. With --once, lists the
     keys of once instead: recorded, with UNTIL as the end of the result; running; unknown, if somebody has to decide
@@ -152,7 +151,7 @@ def line_of(lock: Lock) -> list[str]:
         iso(instant(lock.until), "seconds") or "-",
         "-" if lock.remaining is None else f"{lock.remaining:.1f}",
         str(lock.fencing_token or "-"),
-        lock.shown_state,
+        lock.state,
         str(len(lock.waiters) or "-"),
     ]
 
@@ -189,7 +188,7 @@ def _cells(lock: Lock) -> dict[str, str]:
         "UNTIL": clock_time(instant(lock.until), now),
         "LEFT": duration(lock.remaining) if lock.remaining else "-",
         "FENCING TOKEN": str(lock.fencing_token or "-"),
-        "STATE": lock.shown_state,
+        "STATE": lock.state,
         "WAITERS": str(len(lock.waiters) or "-"),
     }
 
@@ -221,7 +220,7 @@ class Change(NamedTuple):
     """A change of a lock between two reads.
 
     Attributes:
-        event: "taken", "renewed", "freed", "opened", or the new state of the lock; at the first read, its state.
+        event: "taken", "renewed", "freed", or the new state of the lock; at the first read, its state.
         lock: The lock as the later read showed it; if its row is gone, as the earlier one did.
         before: The lock as the earlier read showed it; None if it showed none.
     """
@@ -246,12 +245,10 @@ class Change(NamedTuple):
             "freed": "freed",
             UNKNOWN: f"unknown: what became of the run by {owner}",
             INVALID: f"invalid: {self.lock.claim.fault}",
-            CLOSED: f"closed: {escaped(self.lock.claim.closed or '')}",
-            "opened": "opened",
         }
         words = said[self.event]
         former = self.before
-        if self.event == "taken" and former is not None and former.state not in {FREE, CLOSED}:
+        if self.event == "taken" and former is not None and former.state != FREE:
             words += f"; before: {name(former.claim.owner or former.claim.holder)}"
         return f"{name(self.lock.name)}  {words}"
 
@@ -336,7 +333,7 @@ class _Watching:
         gone = {name: lock for name, lock in self.locks.items() if name not in seen}
         changes = [_change(self.locks.get(name), lock) for name, lock in seen.items()]
         # A scan returns no rows without a claim, so a lock that was released is missing.
-        changes += [_ended(lock, lock) for lock in gone.values() if lock.state != FREE]
+        changes += [Change("freed", lock, lock) for lock in gone.values() if lock.state != FREE]
         self.locks = seen
         if not self.begun:
             self.begun = True
@@ -361,15 +358,9 @@ def _change(before: Lock | None, now: Lock) -> Change | None:
         return None
     if now.state == HELD:
         return Change("renewed" if same else "taken", now, before)
-    if now.state in (ABANDONED, UNKNOWN, INVALID, CLOSED):
+    if now.state in (ABANDONED, UNKNOWN, INVALID):
         return Change(now.state, now, before)
-    return _ended(before, now)
-
-
-def _ended(before: Lock | None, now: Lock) -> Change:
-    """Return the change of a lock that is free now."""
-    is_opened = before is not None and before.state == CLOSED
-    return Change("opened" if is_opened else "freed", now, before)
+    return Change("freed", now, before)
 
 
 def _lines(watching: _Watching, *, as_json: bool) -> None:

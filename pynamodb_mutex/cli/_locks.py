@@ -64,9 +64,8 @@ MOST_KEYS = 50
 _SECONDS = 0.5
 """Timeouts in seconds for connecting and reading while a person waits for a completion."""
 
-FREE, HELD, ABANDONED, INVALID, CLOSED = "free", "held", "abandoned", "invalid", "closed"
-"""States of a lock: no claim, a running one, one whose lease has expired, attributes that no lock has, no claim and
-closed."""
+FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
+"""States of a lock: no claim, a running one, one whose lease has expired, attributes that no lock has."""
 
 RECORDED, RUNNING, UNKNOWN, NOTHING = "recorded", "running", "unknown", "nothing"
 """States of a key of `once`, which may also be ABANDONED or INVALID: see `pynamodb_mutex.runs.Known`."""
@@ -122,7 +121,7 @@ class Lock(NamedTuple):
         row: Primary key of the row.
         raw: The row as DynamoDB returned it; empty if there is none.
         claim: The claim in the row.
-        state: FREE, CLOSED, HELD or ABANDONED by server time when the answer arrived, or INVALID; of a run of `once`
+        state: FREE, HELD or ABANDONED by server time when the answer arrived, or INVALID; of a run of `once`
             also UNKNOWN; of a key of `once` one of its states.
         remaining: Seconds from the answer until the claim may be taken over; None if unknown.
         seen_at: Server time of the answer; None if unknown.
@@ -143,12 +142,6 @@ class Lock(NamedTuple):
     def name(self) -> str:
         """The key and the range key, for people."""
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
-
-    @property
-    def shown_state(self) -> str:
-        """The state, and whether the lock is closed, for people."""
-        is_both = self.claim.closed is not None and self.state != CLOSED
-        return f"{self.state}, {CLOSED}" if is_both else self.state
 
     @property
     def fencing_token(self) -> int | None:
@@ -197,7 +190,6 @@ class Lock(NamedTuple):
             "lease": None if claim.expires_at is None else claim.lease or None,
             "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
-            "closed": claim.closed,
             "readers": [
                 {"owner": owner, "until": iso(instant(end))} for owner, end in self.readers
             ],
@@ -280,7 +272,7 @@ class Locks:
         return self.shown(row, answer.item, answer.received)
 
     def all(self, progress: Callable[[str], None]) -> Iterator[Lock]:
-        """Read the held, abandoned and closed locks page by page, with retries.
+        """Read the held and abandoned locks page by page, with retries.
 
         Rows with an invalid claim are left out and added to `odd`; `warn` prints them.
 
@@ -310,7 +302,7 @@ class Locks:
             click.echo(f"left out: {lock.claim.fault}", err=True)
 
     def standing(self) -> Iterator[Lock]:
-        """Read the held, abandoned, closed and invalid locks without retries, for a caller who reads again anyway.
+        """Read the held, abandoned and invalid locks without retries, for a caller who reads again anyway.
 
         Raises:
             TransientError: If a request failed and a retry may succeed.
@@ -395,7 +387,7 @@ class Locks:
             received: Local time after the answer was received.
         """
         claim, bounds = self.store.layout.claim(raw), self.store.bounds
-        state, remaining = FREE if claim.closed is None else CLOSED, None
+        state, remaining = FREE, None
         if claim.fault is not None:
             state = INVALID
             claim = claim._replace(fault=ValueError(with_commands(str(claim.fault))))
@@ -405,8 +397,8 @@ class Locks:
                 claim = claim._replace(expires_at=claim.done_until)
             claim = claim._replace(owner=claim.unknown or claim.owner)
         elif claim.expires_at is not None:
-            # a reserved claim leaves the lock free or closed, not abandoned
-            state = state if claim.is_reserved else ABANDONED
+            # a reserved claim leaves the lock free, not abandoned
+            state = FREE if claim.is_reserved else ABANDONED
             if "unknown" in raw and self._text(self._hash, row).startswith(PREFIX):
                 state = UNKNOWN  # a run of `once`, which the layout of a lock does not know
             if claim.is_held(received, bounds):

@@ -114,7 +114,6 @@ class ObservedRun(_run.Observed, Run):
 
 _CODES: dict[type[Exception], int] = {
     exceptions.MutexTimeoutError: _run.LOCKED,
-    exceptions.MutexClosedError: _run.LOCKED,
     exceptions.PayloadMismatchError: 65,  # EX_DATAERR of sysexits.h
     exceptions.OutcomeUnknownError: 70,
     exceptions.ResultUnavailableError: 69,  # EX_UNAVAILABLE
@@ -166,7 +165,7 @@ def once(
       65   the result or the run of KEY is one of another --payload
       69   the command succeeded before, but its output was not kept
       70   it is unknown what became of the last run: see --on-abandoned
-      75   another run did not end within --timeout, or KEY is closed
+      75   another run did not end within --timeout
       76   the key was lost while the command ran, or the output was not recorded
       125  DynamoDB refused or could not be reached: the command was not started
       126  the command cannot be executed

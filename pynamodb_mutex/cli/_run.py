@@ -51,7 +51,7 @@ from pynamodb_mutex.cli._locks import Locks, range_option
 from pynamodb_mutex.cli._output import seconds, wait_time
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.cli._watchdog import Watchdog
-from pynamodb_mutex.exceptions import InvalidKeyError, MutexClosedError, MutexLostError
+from pynamodb_mutex.exceptions import InvalidKeyError, MutexLostError
 from pynamodb_mutex.mutex import Mutex
 from pynamodb_mutex.runs import PREFIX
 
@@ -146,8 +146,7 @@ _EXIT_CODES = """\
 Exit codes:
   0    the command succeeded, or was skipped (--if-locked skip)
   n    that of the command; 128 + n if signal n ended it
-  75   another process held the lock (--if-locked wait and fail), or its key
-       is closed
+  75   another process held the lock (--if-locked wait and fail)
   76   the lock was lost, or could not be renewed
   124  the command ran beyond its deadline
   125  the lock could not be requested: the command was not started
@@ -285,7 +284,7 @@ def run(
         logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)
     job = Job(find_command(command[0], place.environment), command, lease, grace, deadline, verbose)
     if key.startswith(PREFIX):
-        # as for ``close``: a lock's requests would set a TTL
+        # a lock's requests would set a TTL, and the row of a run of unknown outcome be deleted
         raise click.UsageError(f"{shown(key)} is a key of once", context)
     if shared and force:
         raise click.UsageError("--force takes a lock alone: leave out --shared", context)
@@ -319,10 +318,6 @@ def run(
                 code = _not_free(mutex, timeout, skip=if_locked == "skip", verbose=verbose)
         except InterruptedWaitError as interrupt:
             code = OF_SIGNALS + interrupt.number
-        except MutexClosedError as error:
-            # also with --if-locked skip: that is for the time during which another one does the work
-            say(one_line(error))
-            code = LOCKED
     context.exit(code)
 
 

@@ -98,7 +98,7 @@ def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
     a, _, c = json_of("ls")
     since, until, left = (a.pop(name) for name in ("since", "until", "remaining"))
     others = {"fencing_token": item.version, "abandoned_by": None, "waiters": [], "problem": None}
-    others |= {"closed": None, "readers": [], "wanted_by": None}
+    others |= {"readers": [], "wanted_by": None}
     assert a == {"key": "a", "state": "held", "owner": "max", "lease": 600.0, **others}
     assert instant_of(since) == item.since
     assert left == pytest.approx(600, abs=2)
@@ -495,7 +495,7 @@ def test_wait_takes_no_lease_for_expired_while_reads_fail(table, wire):
 
 
 def test_wait_reads_consistently(table, monkeypatch):
-    """An older row may show a free lock that is held, a lease that was renewed, or a closed key that was opened."""
+    """An older row may show a free lock that is held, or a lease that was renewed."""
     asked = []
     read = Store.read
     lock("a").acquire()
@@ -537,17 +537,6 @@ def test_watch_prints_a_line_for_each_change(table, script):
         "a  abandoned by two",
         "a  freed",
     ]
-
-
-@pytest.mark.parametrize("keys", [(), ("a", "b")])
-def test_watch_says_what_is_closed_and_opened(table, script, keys):
-    mutex = lock("a", "one")
-    steps = [partial(LockItem.close, "a", "why"), lambda: LockItem.open("a"), mutex.acquire]
-    script(*steps, partial(LockItem.close, "a", "why"), mutex.release, lambda: None)
-    free = [f"{key}  free" for key in keys]
-    found = printed(cli("watch", *keys))
-    taken = f"a  taken by one, fencing token {mutex.fencing_token}"
-    assert found == [*free, "a  closed: why", "a  opened", taken, "a  closed: why"]
 
 
 def test_watch_says_that_a_run_of_once_has_an_unknown_outcome(table, script):

@@ -148,12 +148,6 @@ def test_another_run_is_waited_for_and_a_signal_ends_the_wait(once, monkeypatch)
         assert once("k", "echo", "x") == b"theirs"
 
 
-def test_closed_key(once):
-    OnceItem.close("once#k", "migration")
-    assert once("k", "echo", "x", code=75) == b""
-    assert "migration" in once.said
-
-
 @pytest.mark.parametrize("how", ["run", "raise"])
 def test_run_of_unknown_outcome_is_for_people(once, how):
     unknown_run("k", owner="worker-7")
@@ -508,8 +502,6 @@ def test_model(made, table):
     ("command", "code", "says"),
     [
         ("release --force --yes", 1, "'once#lost' is a key of once: see show and forget"),
-        ("close --reason x --yes", 2, "'once#lost' is a key of once"),
-        ("open --yes", 2, "'once#lost' is a key of once"),
         ("run", 2, "'once#lost' is a key of once"),
     ],
 )

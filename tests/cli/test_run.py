@@ -729,7 +729,7 @@ def test_what_is_no_duration_is_refused(text):
     assert run_here("k", "--hold-at-least", text, "--", "true", code=2).stderr
 
 
-# -- range keys, and closed keys --------------------------------------------------------------------
+# -- range keys ------------------------------------------------------------------------------------
 
 
 def test_lock_with_a_range_key(engine):
@@ -744,13 +744,3 @@ def test_lock_with_a_range_key(engine):
     with held_elsewhere(("a", "s1"), model=Shard):
         done = cli(*where, "--force", "--", "true")
         assert done.stderr.startswith(f"{SAYS}took 'a s1' by force: held by ")
-
-
-@pytest.mark.parametrize(
-    "how", [("--if-locked", "wait"), ("--if-locked", "skip"), ("--if-locked", "fail"), ("--force",)]
-)
-def test_closed_key_exits_with_the_reason(table, how):
-    LockItem.close("a", "migration")
-    done = run_here("a", *how, "--", "touch", "ran", code=75)
-    assert done.stderr == f"{SAYS}'a' is closed: migration\n"
-    assert not Path("ran").exists()

@@ -13,7 +13,6 @@ from two_clients import Elsewhere, held
 from dev.faultproxy import apply_then_500, deny, drop_answer, duplicate, no_date
 from pynamodb_mutex import (
     Mutex,
-    MutexClosedError,
     MutexLostError,
     MutexTimeoutError,
     Semaphore,
@@ -147,28 +146,6 @@ def test_kept_claim_can_be_broken_by_force(scene):
     released(scene.mutex(hold_at_least=HOLD))
     scene.force()
     assert scene.other().acquire(blocking=False)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_closed_key_whose_claim_is_kept_stays_closed(scene, late):
-    """It is closed before the release, or while the claim is kept."""
-    mutex = held(scene.mutex(hold_at_least=HOLD))
-    if late:
-        mutex.release()
-    scene.there.close(scene.key, "migration")
-    if not late:
-        mutex.release()
-    assert scene.proxy.kinds()[-1] == "keep"
-    for _ in range(2):
-        row = scene.row
-        assert (row.owner, row.closed, row.ttl.year) == (None, "migration", 9999)
-        for force in (False, True):
-            with pytest.raises(MutexClosedError, match="migration"):
-                scene.other().acquire(force=force)
-        time.sleep(HOLD + 3)
-    scene.there.open(scene.key)
-    with scene.other():
-        assert scene.row.ttl.year < 9999
 
 
 def test_without_server_time_waiters_watch_for_the_rest(scene):

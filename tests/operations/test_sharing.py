@@ -270,7 +270,6 @@ EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from
 @pytest.mark.parametrize(
     ("claim", "bounds"),
     [
-        (SHARED._replace(closed="why"), EXACT),
         (SHARED._replace(lease=0.0), EXACT),
         (SHARED._replace(lease=10.0004), EXACT),
         (SHARED._replace(version=0), EXACT),
@@ -513,16 +512,6 @@ def test_mark_that_no_writer_has_made_counts_for_nothing(scene, begins):
 
 
 # -- what others do --------------------------------------------------------------------------------
-
-
-def test_readers_of_a_closed_key_renew_and_leave_and_nobody_joins(scene):
-    first = reader(scene)
-    scene.proxy.next(after(partial(scene.there.close, scene.key, "why")), op="join")
-    for go_on in (first.renew, first.release, lambda: None):
-        with pytest.raises(exceptions.MutexClosedError):
-            lock(scene, "here").acquire()
-        go_on()
-    assert (scene.applied("join"), scene.is_free) == ([False], True)
 
 
 def test_map_under_the_token_of_another_claim_counts_for_nothing(scene):

@@ -15,7 +15,6 @@ from pynamodb_mutex import (
     Loss,
     Mutex,
     MutexAlreadyHeldError,
-    MutexClosedError,
     MutexLostError,
     Semaphore,
     signals,
@@ -154,29 +153,6 @@ def test_kept_claim_is_taken(scene):
     with scene.other(hold_at_least=100):
         pass
     assert forced(scene, blocking=False).held
-
-
-@pytest.mark.parametrize("fair", [False, True])
-def test_closed_key_is_not_taken(scene, fair):
-    displaced = scene.taken()
-    scene.there.close(scene.key, "migration")
-    with pytest.raises(MutexClosedError, match="migration"):
-        scene.mutex(fair=fair).acquire(force=True)
-    assert not scene.proxy.of("hand_over")
-    displaced.renew()
-    scene.there.open(scene.key)
-    assert forced(scene, blocking=False).held
-
-
-def test_key_that_is_closed_after_its_claim_was_seen_is_not_taken(scene):
-    displaced = scene.taken()
-    close = lambda: scene.there.close(scene.key, "migration")  # noqa: E731 - an operator
-    scene.proxy.next(after(close), op="hand_over")
-    with pytest.raises(MutexClosedError, match="migration"):
-        scene.mutex().acquire(force=True)
-    assert scene.applied("hand_over") == [False]
-    displaced.renew()
-    assert not displaced.lost
 
 
 def test_own_lock_is_entered_again_or_refused_as_without_force(scene):

@@ -45,7 +45,7 @@ CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandone
 SHARING = ("shared_by", "wanted_until", "wanted_by")
 """The attributes of readers that share a claim, and of a writer that waits for them."""
 
-OF_TABLES = ("free_since", "waiting", "closed", *SHARING)
+OF_TABLES = ("free_since", "waiting", *SHARING)
 """What a claim shows in addition, such as the line of fair waiters. Only rows of a lock table have these attributes."""
 
 SHARED_MARK = "shared: "
@@ -135,8 +135,6 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "abandoned_by": _former,
     "free_since": _seconds,
     "waiting": _entries,
-    # whatever somebody has written there: a closed key must not be taken for an open one
-    "closed": lambda value: str(*value.values()),
     "shared_by": _sharing,
     "wanted_until": _seconds,
     "done_until": _seconds,
@@ -166,7 +164,7 @@ def extra_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
     """Return a lock table's extra attributes, by name: those that are not the protocol's."""
     keys = {hash_key_name(model), range_key_name(model)}
     of_runs = getattr(model, "_of_runs", ())
-    protocol = {*CLAIM, *OF_TABLES, *of_runs, "kept_until", "ttl", "data"} | keys
+    protocol = {*CLAIM, *OF_TABLES, *of_runs, "ttl", "data"} | keys
     return {n: each for n, each in model.get_attributes().items() if n not in protocol}
 
 
@@ -231,8 +229,6 @@ class Layout:
         self.data_attribute: Any = None if prefix else attributes["data"]
         self.free_since: Any = None if prefix else attributes["free_since"]
         self.waiting: Any = None if prefix else attributes["waiting"]
-        self.closed: Any = None if prefix else attributes["closed"]
-        self.kept_until: Any = None if prefix else attributes["kept_until"]
         self.sharing: list[Any] = [] if prefix else [attributes[name] for name in SHARING]
         self._readers = [
             (name, attributes[prefix + name].attr_name, _READERS[name])
@@ -306,13 +302,8 @@ class Layout:
 
     @property
     def is_listed(self) -> Condition:
-        """The condition that a row has something to list: a claim, running or expired, or a closed lock."""
-        has_claim: Condition = self.has_claim
-        if self.closed is None:
-            return has_claim
-        # a row of another kind in the same table may have an attribute of this name
-        listed: Condition = has_claim | (self.closed.exists() & self.token.exists())
-        return listed
+        """The condition that a row has something to list: a claim, running or expired."""
+        return self.has_claim
 
     def is_the_models(self, raw: RawItem) -> bool:
         """Return whether a row can be one of this model's locks.
@@ -455,16 +446,10 @@ class Layout:
         else:
             fit = Path(self.token).is_type("S") & fit
             fit = self._hash_key.does_not_exist() | fit
-            fit &= Path([_JAVA_MARK]).does_not_exist() & self.is_open
+            fit &= Path([_JAVA_MARK]).does_not_exist()
         # The write copies the owner to `abandoned_by`, which is a string.
         fit &= self.owner.does_not_exist() | Path(self.owner).is_type("S")
         return fit
-
-    @property
-    def is_open(self) -> Condition:
-        """The condition that a lock of a lock table is not closed, so that somebody may acquire it."""
-        is_open: Condition = self.closed.does_not_exist()
-        return is_open
 
     @property
     def has_claim(self) -> Condition:
@@ -494,9 +479,7 @@ class Layout:
         """Return the action that sets the row's TTL; none for a user's row."""
         if self.ttl_attribute is None:
             return []
-        # Suppose a key is closed for a month, and its holder releases in the first week. By the TTL of that release
-        # DynamoDB would delete the row, and the key would be open.
-        return [self.ttl_attribute.set(Path(self.kept_until) | slot("N", "ttl"))]
+        return [self.ttl_attribute.set(slot("N", "ttl"))]
 
     def claiming(self, *, data: bool) -> list[Action]:
         """Return the actions that write a new claim, all but ``version``, ``abandoned_by`` and ``writes``."""

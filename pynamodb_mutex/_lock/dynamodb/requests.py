@@ -211,10 +211,8 @@ class Requests(Templates):
     def _hand_over(self, kind: tuple[bool, tuple[str, ...]]) -> Template:
         layout = self._layout
         # The tombstone keeps token and version. A copy of this write that arrives after a release must not revive the
-        # claim for a waiter that does not know of it. A closed key has no next holder.
+        # claim for a waiter that does not know of it.
         mine = layout.mine() & layout.has_claim
-        if layout.closed is not None:
-            mine &= layout.is_open
         return self._template(layout.succeeding(*kind), mine, return_values="ALL_NEW")
 
     @Lazy
@@ -253,9 +251,9 @@ class Requests(Templates):
 
     @Lazy
     def delete(self) -> Template:
-        """Delete the row with our claim. Refused if the claim has ended before, somebody waits in line, or it is closed."""
+        """Delete the row with our claim. Refused if the claim has ended before, or somebody waits in line."""
         layout = self._layout
-        condition = layout.mine() & layout.has_claim & layout.nobody_waits & layout.is_open
+        condition = layout.mine() & layout.has_claim & layout.nobody_waits
         return Template(self._connection, condition=condition)
 
     @Lazy

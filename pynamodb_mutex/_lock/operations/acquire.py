@@ -31,12 +31,11 @@ from pynamodb_mutex._lock.protocol.claim import (
     TOO_SHORT,
     ObservedClaim,
     OwnClaim,
-    date_of,
 )
-from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, one_line, shown
+from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex._lock.protocol.outcome import shows_acquisition
 from pynamodb_mutex._lock.protocol.schedule import LONGEST_BETWEEN_MARKS, poll_at_end
-from pynamodb_mutex.exceptions import MutexClosedError, MutexError
+from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,7 +192,6 @@ class Acquisition(Attempt[HeldClaim]):
         super().__init__(contender.shared, timeout)
         self.contender = contender
         self.observed = ObservedClaim()
-        self._is_part = whole is not None
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self.displaced: Claim | None = None
@@ -514,7 +512,6 @@ class Acquisition(Attempt[HeldClaim]):
 
         Raises:
             DoesNotExist: If the row to lock does not exist, and the protocol must not create it.
-            MutexClosedError: If the lock is closed, unless other keys would do.
             InvalidRowError: If the row is not a lock's.
         """
         contender = self.contender
@@ -526,22 +523,11 @@ class Acquisition(Attempt[HeldClaim]):
         """See the claim of a row that was received at a local time.
 
         Raises:
-            MutexClosedError: If the lock is closed, unless other keys would do.
             InvalidRowError: If the row is not a lock's.
         """
         self.observed.see(claim, received)
-        if claim.closed is not None and not self._is_part:
-            raise self._closed(claim)
         if claim.shared_by is not None and self.on_readers is not None:
             self.on_readers(self)
-
-    def _closed(self, claim: Claim) -> MutexClosedError:
-        """Return the error for a lock that is closed, and let all who wait for it here know that."""
-        # so that those behind this waiter learn it now, and not one poll after the other
-        self.contender.queue.settle(claim)
-        key, reason, ends = self.contender.key, claim.closed or "", date_of(claim.expires_at)
-        msg = f"{shown(key)} is closed: {one_line(reason)[:LONGEST_REASON]}"
-        return MutexClosedError(msg, reason=reason, key=key, owner=claim.owner, expires_at=ends)
 
 
 def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:

@@ -18,7 +18,7 @@ from pynamodb_mutex._lock.operations.local_queue import Turn
 from pynamodb_mutex._lock.operations.release import disown, release
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
-from pynamodb_mutex._lock.protocol.outcome import is_mine, shows_acquisition
+from pynamodb_mutex._lock.protocol.outcome import shows_acquisition
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
@@ -69,13 +69,9 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
         granted = False
         successor: HeldClaim | None = None
         try:
-            # It is done also by a refusal, if an earlier attempt was applied. A refusal that shows our claim is no loss: the
-            # key was closed while somebody waited here, and nobody is to get it.
+            # It is done also by a refusal, if an earlier attempt was applied.
             answer = yield from ending.send(
-                build,
-                lambda reply: (
-                    shows_acquisition(own, reply.claim) or is_mine(claim.own, reply.claim)
-                ),
+                build, lambda reply: shows_acquisition(own, reply.claim)
             )
             if shows_acquisition(own, answer.claim):
                 successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
@@ -112,4 +108,4 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
         finally:
             if not granted:
                 self.end_promise()
-        return not is_mine(claim.own, answer.claim)
+        return True

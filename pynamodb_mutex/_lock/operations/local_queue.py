@@ -110,11 +110,6 @@ class LocalQueue(Generic[H, C]):
             self._wake_all()
         self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE
 
-    def settle(self, claim: Claim) -> None:
-        """End the waits of all who are in line, by a row that shows that none of them gets the lock."""
-        for turn in self.turns:
-            turn.settle(claim)
-
     def _wake_all(self) -> None:
         """Wake the waiters in line that have not emitted ``contended``, now that the holder is known."""
         for turn in self.turns:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pynamodb_mutex._lock.dynamodb.layout import serialize_attributes, serialize_data
 from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE
-from pynamodb_mutex._lock.protocol.messages import LONGEST_REASON, shown
+from pynamodb_mutex._lock.protocol.messages import shown
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -323,19 +323,6 @@ def check_owner(owner: object, name: str = "owner") -> None:
         raise TypeError(msg)
     if not owner or any("\ud800" <= character <= "\udfff" for character in owner):
         msg = f"{name} must be a label of at least one character, in UTF-8, not {shown(owner)}"
-        raise ValueError(msg)
-
-
-def check_reason(reason: str) -> None:
-    """Refuse a reason why a key is closed that cannot be stored, or is too long to be shown to all who ask for the key.
-
-    Raises:
-        TypeError: If it is not a str.
-        ValueError: If it is empty, cannot be encoded in UTF-8, or is too long.
-    """
-    check_owner(reason, "reason")
-    if len(reason) > LONGEST_REASON:
-        msg = f"reason takes 1 to {LONGEST_REASON} characters, this one {len(reason)}: shorten it"
         raise ValueError(msg)
 
 

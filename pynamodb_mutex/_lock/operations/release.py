@@ -248,10 +248,9 @@ class Ending:
         answer = yield from retrying(
             claim.shared, build, self.until, about=claim, attempts=self.attempts
         )
-        must_stay = answer.claim.waiting or answer.claim.closed is not None
-        if must_stay and is_mine(claim.own, answer.claim) and not is_done(answer):
-            # The row was to be deleted, but waiters stand in line in it, or it is closed, and must be kept. This is sent
-            # again but once: an update is not refused for that while the claim is ours.
+        if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
+            # The row was to be deleted, but waiters stand in line in it, and it must be kept for them. This is sent
+            # again but once: an update is not refused for waiters while the claim is ours.
             self._deletes = False
             return (yield from self.send(build, is_done))
         if not is_done(answer) and was_lost_before_release(

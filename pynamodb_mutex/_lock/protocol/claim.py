@@ -99,7 +99,6 @@ class Claim(NamedTuple):
         abandoned_by: Label of the dead holder from which this one took the lock over, or empty.
         free_since: Upper bound of the server time at which the last claim was ended, or a reader or the first in line
             left: usually a second or two late. None if none of these ever happened.
-        closed: Why nobody can acquire the lock until it is opened; None if anybody can.
         waiting: Entries of the waiters in line, first come first; see `waiting_line`.
         done_until: For a key of `once`, server time until which its result counts; None if there is none.
         result: That result, encoded; None if there is none, or it could not be stored.
@@ -121,7 +120,6 @@ class Claim(NamedTuple):
     writes: int = 0
     abandoned_by: str = ""
     free_since: float | None = None
-    closed: str | None = None
     waiting: tuple[str, ...] = ()
     done_until: float | None = None
     result: str | None = None
@@ -261,10 +259,10 @@ class ObservedClaim:
     def free_at(self, bounds: Bounds | None) -> float:
         """Return the local time from which the lock may be taken, if its row stays as it is.
 
-        Infinity if no row was seen yet, the lock is closed, or nothing shows when the claim is dead; minus infinity if there
+        Infinity if no row was seen yet, or nothing shows when the claim is dead; minus infinity if there
         is no claim.
         """
-        if self.claim is None or self.claim.closed is not None:
+        if self.claim is None:
             return math.inf
         if self.claim.ends is None:
             return -math.inf

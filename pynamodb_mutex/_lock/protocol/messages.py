@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 LONGEST = 80
 """Most characters shown of one key, owner or other text from outside."""
 
-LONGEST_REASON = 1000
-"""Most characters of the reason why a key is closed, or why a result could not be stored."""
-
 MOST = 3
 """Most values shown of several."""
 

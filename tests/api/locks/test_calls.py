@@ -342,7 +342,6 @@ BASES = {
     MutexNotHeldError: {MutexError, RuntimeError},
     MutexLostError: {MutexNotHeldError},
     exceptions.MutexAlreadyHeldError: {MutexError, RuntimeError},
-    exceptions.MutexClosedError: {MutexError},
     exceptions.RowLockedError: {MutexError},
     exceptions.InvalidKeyError: {MutexError, ValueError},
     exceptions.InvalidRowError: {MutexError},

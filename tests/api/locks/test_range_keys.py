@@ -304,17 +304,6 @@ def test_held_with_a_key_is_a_consistent_query(shards, sent):
         shards.held("")
 
 
-def test_rows_of_other_kinds_with_an_attribute_of_that_name_are_not_taken_for_closed_locks(
-    shards, caplog
-):
-    shards.close("c", "why", "s1")
-    order = {"key": {"S": "c"}, "shard": {"S": "ORDER"}, "closed": {"S": "2026-11-26"}}
-    client = shards._get_connection().connection.client
-    client.put_item(TableName=shards.Meta.table_name, Item=order)
-    assert list(shards.held("c")) == list(shards.held()) == []
-    assert caplog.text == ""
-
-
 def test_testing_helpers_take_a_range_key(shards):
     with held_elsewhere("c", range_key="s1", owner="they", model=shards) as item:
         assert (item.key, item.shard, item.owner) == ("c", "s1", "they")

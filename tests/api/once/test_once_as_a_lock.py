@@ -1,6 +1,5 @@
-"""What concerns all locks, for keys of `once`: closing, `release_all`, clocks, rows that are wrong, forks."""
+"""What concerns all locks, for keys of `once`: `release_all`, clocks, rows that are wrong, forks."""
 
-import math
 import os
 import pickle
 import time
@@ -12,34 +11,14 @@ from dev.faultproxy import after, no_date
 from pynamodb_mutex import (
     InvalidRowError,
     Mutex,
-    MutexClosedError,
     MutexError,
     MutexNotHeldError,
     Once,
-    OnceItem,
     OutcomeUnknownError,
     ResultUnavailableError,
     release_all,
 )
 from pynamodb_mutex.testing import expire
-
-
-def test_closed_key_gives_its_result_and_begins_no_run(scene_of_once):
-    OnceItem.close("once#a", "migration")
-    with pytest.raises(MutexClosedError, match="'a' is closed: migration"):
-        scene_of_once.call()
-    OnceItem.open("once#a")
-    scene_of_once.call(keep=math.inf)
-    OnceItem.close("once#a", "migration")
-    assert scene_of_once.call() == "result"
-    OnceItem.open("once#a")
-    assert scene_of_once.call() == "result"
-
-
-def test_opening_a_key_gives_its_row_no_ttl(scene_of_once):
-    scene_of_once.call(keep=math.inf)
-    OnceItem.open("once#a")
-    assert "ttl" not in scene_of_once.raw
 
 
 def test_release_all_leaves_runs_alone(scene_of_once):

@@ -1,7 +1,10 @@
-"""How many words the documentation has, by group of pages: ``make docs`` prints them.
+"""How many words the documentation has, by group of pages, and how plainly it speaks: ``make docs`` prints it.
 
 A group that is over 110 % of its budget is an error: shorten it, or say the same on one page in place of two. Of the reference
 counts what a reader sees, because its text is in docstrings.
+
+So is a manual that points back with words that stand for another word ("those that", "whoever", a free "what is"), that does not
+say "you", or that nests its sentences, by how often each comes in 1,000 words; and a page that points back too often.
 """
 
 from __future__ import annotations
@@ -27,6 +30,23 @@ GROUPS = {
     "evidence": (6000, "proof proof/* models speed speed/* compatibility comparison"),
 }  # fmt: skip
 """Words that a group may have, and its pages; a page of no group is among the others."""
+
+PRO_FORMS, YOU, SUBORDINATORS = (
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        (
+            r"\b(?:those|that of|the ones?|such|who(?:so)?ever|whatever|whichever|of which|the former|the latter"
+            r"|wh(?:at|o) (?:is|are|it|they|the|a|no|had|has|holds|waits|have|does|do|comes|uses|reads)"
+            r"|(?:an?|that|this|last|first|next|other|another|new|old|no|each|which|every) ones?)\b"
+        ),
+        r"\byours?\b|\byou\b",
+        r"\b(?:if|unless|because|although|so that|while|until|before|after|whose|which)\b",
+    )
+)
+MOST_PRO_FORMS, MOST_ON_A_PAGE, LEAST_YOU, MOST_SUBORDINATORS = 4.5, 8.0, 10.0, 22.0
+"""In 1,000 words: of the whole manual; and of a page that is not short, or made by ``make bench``."""
+
+SHORT_PAGE = 80
 
 API_BUDGET = 15000
 MOST = 1.1
@@ -97,6 +117,27 @@ def words(text: str) -> int:
     return sum(1 for word in text.split() if re.search(r"\w", word))
 
 
+def rate(pattern: re.Pattern[str], page: str) -> float:
+    """Return how often a pattern comes in 1,000 words of a page's prose, without its literals, roles and comments."""
+    text = re.sub(r"(?m)^\s*\.\. .*$", "", prose_of_page(page))
+    text = re.sub(r":[\w.]+:|\*+", "", re.sub(r"``[^`]+``|`[^`]+`", "CODE", text))
+    return 1000 * len(pattern.findall(" ".join(text.split()))) / max(words(text), 1)
+
+
+def unplain(pages: dict[str, str]) -> list[str]:
+    """Print how plainly pages speak together; return what is beyond the limits."""
+    whole = "\n\n".join(pages.values())
+    pro_forms, you, nested = (rate(each, whole) for each in (PRO_FORMS, YOU, SUBORDINATORS))
+    print(f"in 1,000 words: {pro_forms:.1f} pro-forms, {you:.1f} you, {nested:.1f} subordinators")
+    wrong = ["pro-forms"] * (pro_forms > MOST_PRO_FORMS) + ["you"] * (you < LEAST_YOU)
+    wrong += ["subordinators"] * (nested > MOST_SUBORDINATORS)
+    for name, page in pages.items():
+        is_long = words(prose_of_page(page)) > SHORT_PAGE
+        if is_long and rate(PRO_FORMS, page) > MOST_ON_A_PAGE:
+            wrong.append(name)
+    return wrong
+
+
 def group_of(page: str) -> str:
     """Return the name of a page's group."""
     return next(
@@ -140,7 +181,11 @@ def main() -> int:
     print(f"{sum(sums.values()):8,}{'':9}  all")
     if too_many:
         print(f"over {MOST:.0%} of the budget: {', '.join(too_many)}", file=sys.stderr)
-    return bool(too_many)
+    written = {page: path for page, path in pages.items() if not page.startswith("speed/")}
+    wrong = unplain({page: path.read_text(encoding="utf-8") for page, path in written.items()})
+    if wrong:
+        print(f"not plain: {', '.join(wrong)}", file=sys.stderr)
+    return bool(too_many or wrong)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def project(tmp_path, monkeypatch):
         (tmp_path / path).write_text(text)
     monkeypatch.setattr(words, "ROOT", tmp_path)
     monkeypatch.setattr(words, "API_BUDGET", 10)
+    monkeypatch.setattr(words, "LEAST_YOU", 0)
     groups = {"features": (10, "locks"), "command line": (10, "cli/*")}
     monkeypatch.setattr(words, "GROUPS", groups)
     return tmp_path
@@ -106,3 +107,24 @@ def test_group_over_110_percent_of_its_budget_is_an_error(project, capsys, path,
     page.write_text("<article>" + "word " * (most + 1))
     assert words.main() == 1
     assert capsys.readouterr().err == f"over 110% of the budget: {group}\n"
+
+
+PLAIN = "Your process dies, and DynamoDB keeps the row. You wait for it. " * 40
+
+
+@pytest.mark.parametrize(
+    ("page", "wrong"),
+    [
+        (PLAIN, []),
+        # a literal, a role and a comment speak to nobody
+        (PLAIN.replace("You", "``you``").replace("your", ":doc:`you`"), ["you"]),
+        (PLAIN + "Whoever has that of those waits. " * 3, ["pro-forms", "page"]),
+        (
+            PLAIN + "You come before it, after it, while it waits, until it ends. " * 5,
+            ["subordinators"],
+        ),
+    ],
+)
+def test_manual_that_does_not_speak_plainly_is_refused(page, wrong, capsys):
+    assert words.unplain({"page": page, "short": "Those."}) == wrong
+    assert "in 1,000 words" in capsys.readouterr().out

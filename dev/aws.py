@@ -16,13 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -50,6 +50,7 @@ from dev.simulation.replay import (
 from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from pynamodb_mutex.testing import Engine, use
+from pynamodb_mutex.testing.engines import when_parent_ends
 
 PREFIX = "pynamodb-mutex-aws-"
 MOST_SECONDS = 600
@@ -255,16 +256,6 @@ def supervise(command: list[str]) -> int:
         child.wait()
 
 
-def end_with_parent() -> None:
-    """End this process when its parent has ended, in whatever way: that closes its standard input."""
-
-    def end() -> None:
-        sys.stdin.read()
-        os._exit(1)
-
-    threading.Thread(target=end, daemon=True).start()
-
-
 # -- the run ---------------------------------------------------------------------------------------
 
 
@@ -396,7 +387,7 @@ def main() -> int:
             delete(aws, run)
             return 0
         if options.within:
-            end_with_parent()
+            when_parent_ends(partial(os._exit, 1))
             return make_run(aws, run, options.seconds)
         flag = f" --endpoint-url={options.endpoint_url}" if options.endpoint_url else ""
         again = f"AWS_REGION={aws.region} make aws ARGS='--delete {run}{flag}'"

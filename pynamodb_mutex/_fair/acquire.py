@@ -248,12 +248,14 @@ class FairAcquisition(Acquisition):
             while line.may_be_in_line and not shared.inherited:
                 answer = yield from retrying(shared, build, until, about=contender)
                 if answer.applied:
+                    rest = answer.claim.waiting
                     if contender.on_freed is not None and line.place == 0:
                         from pynamodb_mutex._fair.listener import call  # noqa: PLC0415 - as above
 
-                        call(shared, in_line(line.waiting)[1:], is_free=shared.now >= self.free_at)
+                        call(shared, rest, is_free=shared.now >= self.free_at)
                     line.leave()
-                    rest = answer.claim.waiting
+                    # Suppose many leave at once: each strikes out its entry, for it knows the others as waiting. So the answer
+                    # alone shows who was the last.
                     if rest and not in_line(rest):
                         ask = partial(clear, contender.store, contender.options.row, rest)
                         yield from retrying(shared, ask, until, about=contender)

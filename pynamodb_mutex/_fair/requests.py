@@ -29,13 +29,16 @@ FEW = 4
 dead, and would wait for it."""
 
 
-def _stands(layout: Layout, index: int | None) -> Condition:
-    """Return the condition that our entry stands in the list at an index; with None, that the list is the one we saw."""
-    if index is None:
-        is_same: Condition = Path(layout.waiting) == slot("L", "line")
-        return is_same
+def _stands(layout: Layout, index: int) -> Condition:
+    """Return the condition that our entry stands in the list at an index."""
     stands: Condition = Path(layout.waiting)[index] == slot("S", "entry")
     return stands
+
+
+def _as_seen(layout: Layout) -> Condition:
+    """Return the condition that the list is the one that we saw."""
+    as_seen: Condition = Path(layout.waiting) == slot("L", "line")
+    return as_seen
 
 
 class Passing(NamedTuple):
@@ -72,15 +75,15 @@ class Passing(NamedTuple):
         at = self.at
         if at is None and not self.ahead:
             return layout.nobody_waits
+        if at is None:
+            actions.append(layout.waiting.remove())
+            return _as_seen(layout)
         stands = _stands(layout, at)
         if self.unchanged:
             stands &= layout.token == slot("S", "seen")
-        if at is None:
-            actions.append(layout.waiting.remove())
-        else:
-            # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
-            removed = range(at + 1) if self.ahead else [at]
-            actions += [Path(layout.waiting)[each].remove() for each in removed]
+        # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
+        removed = range(at + 1) if self.ahead else [at]
+        actions += [Path(layout.waiting)[each].remove() for each in removed]
         return stands
 
 
@@ -98,7 +101,7 @@ class LineTemplates(Templates):
         longer: Any = slot("L", "entries")
         if is_full:
             # struck out entries leave no room: a list without them takes the place of the one that we saw
-            condition &= _stands(layout, None)
+            condition &= _as_seen(layout)
         else:
             stands = Path(layout.waiting).contains(slot("S", "entry"))
             condition &= ~stands & Path(layout.waiting)[MOST_WAITING - 1].does_not_exist()
@@ -127,7 +130,7 @@ class LineTemplates(Templates):
     @Lazy
     def clear(self) -> Template:
         """Remove the whole list, as long as it is the one that we saw."""
-        return self._template([self._layout.waiting.remove()], _stands(self._layout, None))
+        return self._template([self._layout.waiting.remove()], _as_seen(self._layout))
 
 
 def entries(waiting: Sequence[str]) -> list[dict[str, str]]:

@@ -29,19 +29,12 @@ DEAD_AFTER = 6.0
 """Seconds for which the lock must have been free before the first in line counts as dead: a waiter polls at least every
 2 s, one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
 
-STEP = 0.5
-"""Seconds more for each of the next `STEPS` waiters ahead, and twice that for the first `WHOLE` of them, so that those behind dead
-ones still go in their order: by their polls they know server time to about 0.3 s."""
+STEPS = (1.0,) * 2 + (0.5,) * 10 + (0.09,) * 100
+"""Seconds more for each further waiter ahead, so that the waiters behind several dead ones still take their turns in order.
 
-WHOLE = 2
-"""Number of waiters ahead behind whom the others need not know server time better than to the second of a ``Date``."""
-
-STEPS = 12
-"""Number of waiters ahead for whom the others wait whole steps; for each further one they wait `SHORT_STEP`."""
-
-SHORT_STEP = 0.09
-"""Seconds more for each further waiter ahead. Behind so many dead ones some waiters lose their place, and the lock is free
-for 17 s at most behind fifty."""
+A step of 1 s covers a waiter that has just come and knows server time to the second of a ``Date``; one of 0.5 s covers a waiter
+whose polls have shown it to about 0.3 s. With the short steps behind twelve, waiters may pass each other, but a free lock stays
+free for 17 s at most behind fifty dead ones."""
 
 NEXT_POLL = 0.3
 """Seconds until the poll of a waiter that was called next: it stands first from then on, and the hint that the lock is
@@ -173,9 +166,7 @@ class Take(NamedTuple):
 
 def dead_after(place: int) -> float:
     """Return the seconds for which the lock must be free before the waiter at a place may pass all ahead of it."""
-    ahead = place - 1
-    steps = min(ahead, STEPS)
-    return DEAD_AFTER + (steps + min(ahead, WHOLE)) * STEP + (ahead - steps) * SHORT_STEP
+    return DEAD_AFTER + sum(STEPS[: place - 1])
 
 
 def _dated(claim: Claim) -> tuple[object, ...]:

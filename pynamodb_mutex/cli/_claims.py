@@ -327,7 +327,7 @@ def wait(
 
 
 def _held_by(lock: Lock) -> str:
-    """Return who holds a lock and until when, as text for people."""
+    """Return the holder of a lock and the end of its lease, as text for people."""
     until = clock_time(instant(lock.until), instant(lock.seen_at))
     renewed = _unless_renewed(lock.claim)
     return f"held by {lock.claim.holder}" + (renewed and f" until {until}{renewed}")

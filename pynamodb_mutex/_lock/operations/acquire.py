@@ -311,7 +311,7 @@ class Acquisition(Attempt[HeldClaim]):
             self._check_wait(turn)
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
-            # One that blocks an event loop wakes again: a task of that loop may be the next holder.
+            # A waiter that blocks an event loop is woken at each new holder: a task of that loop, which cannot go on, may be it.
             turn.sleeps = not (self.contender.blocks and self.contender.is_pinned)
         self.blocker.contender.warn_of_wait(self._since, self.holder)
 

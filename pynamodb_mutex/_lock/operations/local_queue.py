@@ -229,7 +229,7 @@ class Turn(Generic[H, C]):
         settled: A row that shows that it does not get the lock; None if there is none.
         polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
         asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
-        sleeps: Whether it need not wake when it becomes known who holds the lock.
+        sleeps: Whether the queue lets its waiter sleep when the holder becomes known: it has emitted ``contended`` already.
     """
 
     def __init__(self, queue: LocalQueue[H, C], contender: C, wakeup: Wakeup) -> None:

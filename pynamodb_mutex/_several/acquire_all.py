@@ -153,19 +153,11 @@ class _Member(Acquisition):
         The answer to a transaction does not show what it wrote. So the fencing token is not counted up in the row, as
         for a single lock, but chosen beforehand, and the update requires that the one in the row is lower.
         """
-        now, store, options = self.shared.now, self.store, self.contender.options
-        end, lease = self.own.propose(now, store.bounds, options.lease)
+        now, own = self.shared.now, self.own
+        end, lease = own.propose(now, self.store.bounds, own.lease)
         self._first_end = self._first_end or end
-        values = self.contender.values(lease, end) | {
-            "token": self.own.token,
-            "new_version": str(self.own.version),
-            "now_low": store.now_low(now),
-        }
-        watched = self.observed.to_name(now, store.bounds)
-        if watched is not None:
-            values |= store.seen(watched)
-        template = store.requests.acquire(values, watched=watched is not None, exactly=True)
-        return template.fill(options.row, values)
+        values = self.contender.values(lease, end) | {"new_version": str(own.version)}
+        return self._request(own, values, now).kwargs
 
     def held(self, sent: float) -> HeldClaim:
         """Return the confirmed acquisition, by whichever of the attempts it was made.

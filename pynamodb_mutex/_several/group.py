@@ -16,7 +16,7 @@ from pynamodb_mutex._lock.protocol.schedule import plan_after_failure, plan_rene
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request
@@ -53,38 +53,34 @@ class HeldGroup(Held):
         # refused, it is still held.
         return [claim for claim in self.unreleased if claim.belief.state != "ending"]
 
-    def renewal(self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
+    def renewal(self, proposals: Mapping[HeldClaim, Proposal]) -> Request:
         """Return the transaction that renews claims, given a proposal for each."""
-        updates = [
-            claim.renewal((claim,), (proposal,))
-            for claim, proposal in zip(claims, proposals, strict=True)
-        ]
-        items = [{TRANSACT_UPDATE: update.kwargs} for update in updates]
+        items = [{TRANSACT_UPDATE: claim.renewal(proposals).kwargs} for claim in proposals]
         token = self.shared.new_request_token()
-        return claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: token})
+        return self.claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: token})
 
-    def note_renewal(
-        self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal], answer: Answer
-    ) -> Renewal:
+    def note_renewal(self, proposals: Mapping[HeldClaim, Proposal], answer: Answer) -> Renewal:
         """Note the outcome of a renewal, and return it."""
-        rows = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
+        claims = list(proposals)
+        rows = {claims[at]: item for at, item in answer.refused.items()}
+        seen = {claim: claim.store.layout.claim(item) for claim, item in rows.items()}
         renewals = {
-            at: outcome.renewal(claims[at].own, proposals[at].end, row, applied=False)
-            for at, row in rows.items()
+            claim: outcome.renewal(claim.own, proposals[claim].end, row, applied=False)
+            for claim, row in seen.items()
         }
         # An end that only this request proposed, in one of the rows, shows that a copy of the request was applied; and a
         # transaction is applied as a whole.
         if answer.applied or "applied" in renewals.values():
-            for claim, proposal in zip(claims, proposals, strict=True):
+            for claim, proposal in proposals.items():
                 claim.extend(proposal)
             return "applied"
-        for at, renewal in renewals.items():
+        for claim, renewal in renewals.items():
             if renewal == "lost":
-                claims[at].note_refusal(rows[at])
+                claim.note_refusal(seen[claim])
             else:
                 # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
                 # the claim of this row alone, while the claims of the others are not renewed yet.
-                claims[at].own.see(rows[at].expires_at)
+                claim.own.see(seen[claim].expires_at)
         return "lost" if self.is_over else "again"
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:

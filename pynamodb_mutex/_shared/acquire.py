@@ -25,7 +25,7 @@ from pynamodb_mutex._shared import readers, requests
 from pynamodb_mutex.exceptions import Loss, MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request
@@ -130,20 +130,17 @@ class HeldShare(HeldClaim):
         own = self.own
         super().emit(name, **fields, readers=len(own.seen.readers or ()), resent=own.resent)
 
-    def renewal(self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:  # noqa: ARG002 - it is this claim
+    def renewal(self, proposals: Mapping[HeldClaim, Proposal]) -> Request:
         """Return the request that renews the entry."""
-        end, lease = proposals[0].end, proposals[0].lease
+        end, lease = proposals[self].end, proposals[self].lease
         return requests.renew(self.store, self.options.row, self.own, end, lease)
 
     def note_renewal(
-        self,
-        claims: Sequence[HeldClaim],  # noqa: ARG002 - as above
-        proposals: Sequence[Proposal],
-        answer: Answer,
+        self, proposals: Mapping[HeldClaim, Proposal], answer: Answer
     ) -> outcome.Renewal:
         """Note the outcome of a renewal, and return it."""
-        own, row = self.own, answer.claim
-        verdict = readers.renewal(own, proposals[0].end, row, applied=answer.applied)
+        own, row, proposal = self.own, answer.claim, proposals[self]
+        verdict = readers.renewal(own, proposal.end, row, applied=answer.applied)
         if verdict == "gone":
             self.lose(Loss.EXPIRED, row)
             return "lost"
@@ -151,7 +148,7 @@ class HeldShare(HeldClaim):
             # our claim without an end was cleared by hand, whoever has begun it
             self.note_refusal(row._replace(token=own.token) if own.is_of(row) else row)
             return verdict
-        own.seen, proposal = row, proposals[0]
+        own.seen = row
         if verdict == "applied":
             self.extend(proposal)
         elif verdict == "again":
@@ -180,7 +177,7 @@ class HeldShare(HeldClaim):
             return True
         if own.is_of(row):
             # another reader took this one for dead, and removed it
-            self._lose(Loss.EXPIRED, row, at_release=True)
+            self.lose(Loss.EXPIRED, row, at_release=True)
             raise self.lost_error("release")
         raise self.lost_at_release(row)
 

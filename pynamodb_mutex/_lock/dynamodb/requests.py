@@ -134,34 +134,37 @@ class Requests(Templates):
         values: Mapping[str, Any],
         *,
         watched: bool,
-        exactly: bool = False,
         clause: Clause | None = None,
     ) -> Template:
         """Acquire a row that is free, or whose claim has expired.
 
-        The values say whether there is a payload, whether the row must exist, and which of a subclass's extra attributes
-        are given, or have a default now.
+        The values say whether there is a payload, whether the row must exist, which of a subclass's extra attributes are
+        given, or have a default now, and whether the fencing token was chosen beforehand: the answer to a transaction does
+        not show which one was written.
 
         Args:
             values: The values that the template is to be filled with.
             watched: Whether it also accepts a claim that was watched for its whole lease and is therefore dead, whatever
                 server time says.
-            exactly: Whether the fencing token is one that was chosen beforehand. For transactions: their answers do not
-                show which token was written.
             clause: What the kind of acquisition adds; None for nothing.
         """
         extra: tuple[str, ...] = ()
         if self._layout.initial:
             extra = tuple(name for name in values if name.startswith(EXTRA))
         return self._acquire[
-            watched, "data" in values, "must_exist" in values, exactly, clause, extra
+            watched,
+            "data" in values,
+            "must_exist" in values,
+            "new_version" in values,
+            clause,
+            extra,
         ]
 
     @by_kind
     def _acquire(
         self, kind: tuple[bool, bool, bool, bool, Clause | None, tuple[str, ...]]
     ) -> Template:
-        watched, data, must_exist, exactly, clause, extra = kind
+        watched, data, must_exist, is_chosen, clause, extra = kind
         layout = self._layout
         takeable = layout.not_held() if clause is None else clause.free(layout)
         if watched:
@@ -176,7 +179,7 @@ class Requests(Templates):
         condition = takeable & fresh & layout.is_a_locks()
         if must_exist:
             condition &= layout.exists
-        if exactly:
+        if is_chosen:
             # The row may have changed since the fencing token was chosen.
             condition &= layout.version_below()
             version: Any = slot("N", "new_version")

@@ -244,17 +244,15 @@ class Store:
         Args:
             key: Primary key of the row.
             own: The claim that the request makes.
-            values: Serialised attributes of the claim, and what the clause needs, by the names of their slots.
+            values: Serialised attributes of the claim, and what the clause needs, by the names of their slots. With a
+                ``new_version`` the fencing token is that one; otherwise it is counted up in the row.
             now: Local time.
             watched: A claim that is dead because it stayed unchanged for its whole lease; None if there is none.
             clause: What the kind of acquisition adds; None for nothing.
         """
-        values = {
-            **values,
-            "token": own.token,
-            "seed": str(self.next_version(now)),
-            "now_low": self.now_low(now),
-        }
+        values = {**values, "token": own.token, "now_low": self.now_low(now)}
+        if "new_version" not in values:
+            values["seed"] = str(self.next_version(now))
         if watched is not None:
             values |= self.seen(watched)
         template = self.requests.acquire(values, watched=watched is not None, clause=clause)

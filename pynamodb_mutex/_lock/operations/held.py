@@ -21,11 +21,13 @@ from pynamodb_mutex._lock.protocol.outcome import Renewal, loss_of, was_lost_bef
 from pynamodb_mutex.exceptions import Loss, MutexLostError, MutexNotHeldError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.effects import Operation
+
+    Proposals = Mapping["HeldClaim", "Proposal"]
 
 
 class HeldClaim(Acquired):
@@ -183,14 +185,24 @@ class HeldClaim(Acquired):
         self.note_end()
         self.depth = 0
 
-    def lose(self, loss: Loss, taker: Claim | None = None) -> None:
+    def lose(self, loss: Loss, taker: Claim | None = None, *, at_release: bool = False) -> None:
         """Note a loss, for all claims that are held together; emit ``lost`` for each, and call each ``on_lost`` once.
 
         Args:
             loss: Why the lock was lost.
             taker: Claim that the row shows in place of ours; None if no row was seen.
+            at_release: Whether its release has found that. Of a claim that is held by itself ``on_lost`` is not called
+                then: the caller of the release learns of the loss from the error.
         """
-        self._lose(loss, taker, at_release=False)
+        together = self.together
+        lost: list[HeldClaim] = []
+        if self._note_loss(loss, taker, at_release=at_release):
+            others = (claim for claim in together.unreleased if claim is not self)
+            lost = [self, *(claim for claim in others if claim._note_loss(loss, None))]
+        together.stop()
+        for claim in lost:
+            claim.leave_queue()
+        self.call("on_lost", [] if at_release and lost == [self] else lost)
 
     def note_gone(self, row: Claim, *, in_doubt: bool) -> None:
         """Note that a row does not carry this claim any more: it was lost, or released by a write without an answer.
@@ -211,22 +223,10 @@ class HeldClaim(Acquired):
     def lost_at_release(self, claim: Claim) -> MutexLostError:
         """Note that the lock had been lost before its release, which found another claim; return the error.
 
-        The claims that are held together with it are lost, too, as they would have been just before the release. If
-        there are none, ``on_lost`` is not called: the caller of the release learns of the loss from the error.
+        The claims that are held together with it are lost, too, as they would have been just before the release.
         """
-        self._lose(loss_of(self.own, claim), claim, at_release=True)
+        self.lose(loss_of(self.own, claim), claim, at_release=True)
         return self.lost_error("release")
-
-    def _lose(self, loss: Loss, taker: Claim | None, *, at_release: bool) -> None:
-        together = self.together
-        lost: list[HeldClaim] = []
-        if self._note_loss(loss, taker, at_release=at_release):
-            others = (claim for claim in together.unreleased if claim is not self)
-            lost = [self, *(claim for claim in others if claim._note_loss(loss, None))]
-        together.stop()
-        for claim in lost:
-            claim.leave_queue()
-        self.call("on_lost", [] if at_release and lost == [self] else lost)
 
     def _note_loss(self, loss: Loss, taker: Claim | None, *, at_release: bool = False) -> bool:
         """Note the loss of this claim alone, and emit ``lost`` once; return whether it was emitted.
@@ -295,22 +295,17 @@ class HeldClaim(Acquired):
         """Return the claim, unless it was released."""
         return self.unreleased
 
-    def renewal(self, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:  # noqa: ARG002 - it is this claim
+    def renewal(self, proposals: Proposals) -> Request:
         """Return the request that renews the claim."""
         store = self.store
-        return store.update(store.requests.renew, self.options.row, proposals[0].values)
+        return store.update(store.requests.renew, self.options.row, proposals[self].values)
 
-    def note_renewal(
-        self,
-        claims: Sequence[HeldClaim],  # noqa: ARG002 - as above
-        proposals: Sequence[Proposal],
-        answer: Answer,
-    ) -> Renewal:
+    def note_renewal(self, proposals: Proposals, answer: Answer) -> Renewal:
         """Note the outcome of a renewal, and return it."""
-        row = answer.claim
-        renewal = outcome.renewal(self.own, proposals[0].end, row, applied=answer.applied)
+        row, proposal = answer.claim, proposals[self]
+        renewal = outcome.renewal(self.own, proposal.end, row, applied=answer.applied)
         if renewal == "applied":
-            self.extend(proposals[0])
+            self.extend(proposal)
         elif renewal == "lost":
             self.note_refusal(row)
         elif renewal == "again":

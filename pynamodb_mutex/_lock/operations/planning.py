@@ -21,7 +21,7 @@ from pynamodb_mutex._lock.protocol.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pynamodb.exceptions import PynamoDBException
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     Claims = Sequence[Any]
     """Claims, each a `held.HeldClaim`; that class is built on this module."""
+
+    Proposals = Mapping[Any, Any]
+    """What a renewal proposes for each claim, a `held.Proposal`."""
 
 
 class Held(ABC):
@@ -99,11 +102,11 @@ class Held(ABC):
         """Return the claims that a renewal is to renew."""
 
     @abstractmethod
-    def renewal(self, claims: Claims, proposals: Sequence[Any]) -> Request:
+    def renewal(self, proposals: Proposals) -> Request:
         """Return the request that renews claims, given a proposal for each."""
 
     @abstractmethod
-    def note_renewal(self, claims: Claims, proposals: Sequence[Any], answer: Answer) -> Renewal:
+    def note_renewal(self, proposals: Proposals, answer: Answer) -> Renewal:
         """Note the outcome of a renewal, and return it."""
 
     @abstractmethod

@@ -158,7 +158,7 @@ def _renew_once(
         claims = held.to_renew()
         if not claims:
             return ()
-        proposals: list[Proposal] = []
+        proposals: dict[HeldClaim, Proposal] = {}
 
         # Each attempt proposes a later end than all before it. Suppose the first one is applied and its answer is
         # lost: with the same end, the retry would be refused by its own first attempt (the condition is that the
@@ -170,11 +170,10 @@ def _renew_once(
                 # raised that the lock is lost and sent nothing, and the claim is to expire: a renewal that is applied now
                 # would keep the key locked for another lease.
                 held.claims[0].check("renew")
-            proposals[:] = [  # noqa: B023 - as below
-                claim.propose_renewal(claim.lease if lease is None else lease)
-                for claim in claims  # noqa: B023 - built before the next round
-            ]
-            return held.renewal(claims, proposals)  # noqa: B023 - as above
+            for claim in claims:  # noqa: B023 - built before the next round
+                proposed = claim.propose_renewal(claim.lease if lease is None else lease)
+                proposals[claim] = proposed  # noqa: B023 - as above
+            return held.renewal(proposals)  # noqa: B023 - as above
 
         if until is None:
             answer: Answer | Failure = yield Send(build())
@@ -183,7 +182,7 @@ def _renew_once(
         else:
             answer = yield from retrying(held.shared, build, until, about=claims[0])
         held.failure = None
-        renewal = held.note_renewal(claims, proposals, answer)
+        renewal = held.note_renewal(proposals, answer)
         if renewal == "applied":
             return claims
         if renewal != "again":

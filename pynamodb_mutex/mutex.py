@@ -368,13 +368,12 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """
         return self._acquire(blocking, timeout, force)
 
-    _contends: type[Contender] = Contender
-    """The class of its contenders."""
-
-    def _contender(self, who: Caller, *, blocks: bool) -> Contender:
+    def _contender(
+        self, who: Caller, *, blocks: bool, kind: type[Contender] = Contender
+    ) -> Contender:
         process, options = current_process(), self._options
         store = process.store(options.model)
-        contender = self._contends(process, store, options, who, lock=self, blocks=blocks)
+        contender = kind(process, store, options, who, lock=self, blocks=blocks)
         # True does not call anybody
         if options.fair and options.fair is not True:
             from pynamodb_mutex._fair.listener import call_first  # noqa: PLC0415 - seldom needed
@@ -386,14 +385,15 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         if self._options.shared:
             from pynamodb_mutex._shared import acquire  # noqa: PLC0415 - as above
 
-            self._contends = acquire.SharedContender
-            return acquire.SharedAcquisition(self._contender(who, blocks=blocks), timeout)
+            contender = self._contender(who, blocks=blocks, kind=acquire.SharedContender)
+            return acquire.SharedAcquisition(contender, timeout)
         contender = self._contender(who, blocks=blocks)
-        attempt = Acquisition(contender, timeout)
         if self._options.fair:
             from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
 
             attempt = self._in_line = FairAcquisition(contender, timeout)
+        else:
+            attempt = Acquisition(contender, timeout)
         attempt.on_readers = _meet_readers
         return attempt
 
@@ -635,8 +635,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return is_kept_out or claim.is_held(*seen)
 
     def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
-        options, also = self._options, attempt.besides
-        return timeout_error("{} was not free", options.name, options, attempt.holder, also)
+        return timeout_error("{} was not free", self._options.name, attempt)
 
 
 def _meet_readers(attempt: Acquisition) -> None:

@@ -348,7 +348,7 @@ class Run(HandleOfOne):
         claim = yield from attempt.begin_run(self._note)
         self._found = attempt.found
         if claim is None and self._found is None:
-            raise timeout_error("another run of {} did not end", terms.key, options, attempt.holder)
+            raise timeout_error("another run of {} did not end", terms.key, attempt)
 
     def _note(self, claim: HeldClaim) -> None:
         self._claim = claim

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import ParamSpec
 
-    from pynamodb_mutex._lock.operations.acquire import Attempt
+    from pynamodb_mutex._lock.operations.acquire import Acquisition, Attempt
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
@@ -561,18 +561,14 @@ def note_not_released(error: BaseException, failure: Exception) -> None:
     add_note(error, f"and the lock could not be released: {one_line(failure)}")
 
 
-def timeout_error(
-    what: str, name: str, options: LockOptions, holder: Claim | None, also: str = ""
-) -> MutexTimeoutError:
+def timeout_error(what: str, name: str, attempt: Acquisition) -> MutexTimeoutError:
     """Return the error for a lock that was not free in time.
 
     Args:
         what: What did not happen, for the message, with braces for the name.
         name: What messages call the lock.
-        options: Its options.
-        holder: The claim that was in the way last; None if none was seen.
-        also: What was in the way besides.
+        attempt: The attempt to acquire it.
     """
-    seen = Claim() if holder is None else holder
-    msg = f"{what.format(shown(name))} within {options.timeout} s: {also}{seen.described}"
+    seen, timeout = attempt.holder or Claim(), attempt.contender.options.timeout
+    msg = f"{what.format(shown(name))} within {timeout} s: {attempt.described}"
     return MutexTimeoutError(msg, key=name, owner=seen.owner, expires_at=date_of(seen.ends))

@@ -56,8 +56,8 @@ class HeldGroup(Held):
     def renewal(self, proposals: Mapping[HeldClaim, Proposal]) -> Request:
         """Return the transaction that renews claims, given a proposal for each."""
         items = [{TRANSACT_UPDATE: claim.renewal(proposals).kwargs} for claim in proposals]
-        token = self.shared.new_request_token()
-        return self.claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: token})
+        token, (first, *_) = self.shared.new_request_token(), proposals
+        return first.store.transact(items, {CLIENT_REQUEST_TOKEN: token})
 
     def note_renewal(self, proposals: Mapping[HeldClaim, Proposal], answer: Answer) -> Renewal:
         """Note the outcome of a renewal, and return it."""

@@ -164,7 +164,7 @@ class LockGroup(Lock["Held"]):
         key, claim = blocked.contender.key, blocked.observed.claim or Claim()
         return MutexTimeoutError(
             f"{self._shown} were not all free within {self._options.timeout} s: "
-            f"{blocked.besides}{shown(key)} is {claim.described}",
+            f"{blocked.contender.whose}{shown(key)} is {claim.described}",
             key=key,
             owner=claim.owner,
             expires_at=date_of(claim.ends),

@@ -265,16 +265,15 @@ class SharedAcquisition(acquire.Acquisition):
         return max(free_at, bounds.passes(until + TICK))
 
     @property
-    def besides(self) -> str:
-        """What keeps this reader out besides the holder: see `Acquisition`."""
-        seen, bounds = self._seen, self.contender.store.bounds
+    def described(self) -> str:
+        """What kept this reader out last: a mark, or the number of readers, besides the holder."""
+        seen, bounds, besides = self._seen, self.contender.store.bounds, ""
         if seen.marked_until(self.shared.now, bounds) is not None:
             end = date_of(seen.wanted_until)
-            return f"a writer waits ({shown_owner(seen.wanted_by)}, mark until {end}); "
-        most = readers.MOST
-        return (
-            f"{most} readers are the most there can be; " if len(seen.readers or ()) >= most else ""
-        )
+            besides = f"a writer waits ({shown_owner(seen.wanted_by)}, mark until {end}); "
+        elif len(seen.readers or ()) >= readers.MOST:
+            besides = f"{readers.MOST} readers are the most there can be; "
+        return besides + super().described
 
     @property
     def _seen(self) -> Claim:
@@ -328,7 +327,7 @@ class SharedAcquisition(acquire.Acquisition):
                 return store.connection.not_dynamodbs("UpdateItem")  # see `Acquisition.take`
             return None
 
-        self._undo.append(partial(acquire.end_write, contender, own, attempts))
+        self.undo.append(partial(acquire.end_write, contender, own, attempts))
         answer = yield from retrying(
             shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
@@ -336,7 +335,7 @@ class SharedAcquisition(acquire.Acquisition):
         # found by the next request, and others have counted since then.
         own.asked = min(own.asked, attempts.first_sent, answer.sent)
         if own.end_in(answer.claim) is None:
-            self._undo.pop()
+            self.undo.pop()
             own.again(*proposed)
             self._see_answer(answer)
             return None
@@ -346,7 +345,7 @@ class SharedAcquisition(acquire.Acquisition):
             # It joins a claim. That a writer died before, the reader that began the claim has reported.
             found = found._replace(abandoned_by="")
         claim = HeldShare(contender, own, found, answer.item, own.asked)
-        self._undo[-1] = partial(acquire.take_back, claim)
+        self.undo[-1] = partial(acquire.take_back, claim)
         failure = yield from acquire.renew_if_short(claim)
         if claim.stands_at(shared.now):
             claim.begin()
@@ -356,7 +355,7 @@ class SharedAcquisition(acquire.Acquisition):
         # The name is not used again. Suppose the leave that was sent just now is late: it would remove the entry of a reader
         # that holds the lock. And whoever watches the row has waited since this entry was made.
         own.version = 0
-        self._undo.pop()
+        self.undo.pop()
         acquire.raise_if_out_of_time(failure, claim, self._deadline)
         return None
 
@@ -377,7 +376,8 @@ def meet_readers(attempt: acquire.Acquisition) -> None:
         refuse_wait(contender, share.contender, math.inf, math.inf)
     if attempt.timeout > 0:
         mark = _Mark(attempt)
-        attempt.instead, attempt.leaving = mark.request, (mark.remove,)
+        attempt.instead = mark.request
+        attempt.undo.append(mark.remove)
 
 
 class _Mark:

@@ -29,6 +29,7 @@ from pynamodb_mutex._lock.operations.retry import Attempts, retrying
 from pynamodb_mutex._lock.protocol.claim import (
     FORCED_MARK,
     TOO_SHORT,
+    Claim,
     ObservedClaim,
     OwnClaim,
 )
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.shared import Queue, Shared
-    from pynamodb_mutex._lock.protocol.claim import Claim
 
 H = TypeVar("H", bound=Held)
 """What an attempt acquires: a claim, or several that are held together."""
@@ -77,8 +77,6 @@ class Attempt(ABC, Generic[H]):
         self._contended = False
         # what is tried before all else: to take the lock by force
         self._force: Callable[[], Operation[H | None]] | None = None
-        # what takes back what this attempt has told others, if it gives up
-        self.leaving: Sequence[Callable[[], Operation[None]]] = ()
 
     def acquire(self, note: Callable[[H], object]) -> Operation[H | None]:
         """Acquire and emit the outcome; return what is held, or None if it was not free in time.
@@ -102,12 +100,12 @@ class Attempt(ABC, Generic[H]):
             # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
             # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
             try:
-                yield from undone([*self._undoing(), *self.leaving])
+                yield from undone(self._undoing())
             finally:  # also if a cancellation interrupts that
                 self._emit_not_acquired(error)
             raise
         if held is None:
-            yield from undone(self.leaving)
+            yield from undone(self._undoing())
             self._emit_not_acquired(None)
         return held
 
@@ -118,7 +116,7 @@ class Attempt(ABC, Generic[H]):
 
     @abstractmethod
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
-        """Return what takes back what this attempt has done, or may have done, if it fails."""
+        """Return what takes back what this attempt has done, or may have done, if it fails or gives up."""
 
     @abstractmethod
     def _reported(self) -> Sequence[Contender]:
@@ -169,6 +167,7 @@ class Acquisition(Attempt[HeldClaim]):
         contender: The contender that asks for the lock.
         observed: The claim in the way, as this attempt has seen it.
         displaced: The claim whose place this attempt has taken by force; None if there is none.
+        undo: What takes back what it has done, or may have done, and what it has told others.
         on_readers: Called with this attempt when it sees that readers share the claim in the way; None for nothing.
         instead: Makes the request that takes the place of a poll's read, or None for a read.
     """
@@ -198,14 +197,14 @@ class Acquisition(Attempt[HeldClaim]):
         self.on_readers: Callable[[Acquisition], object] | None = None
         self.instead: Callable[[], Request | None] | None = None
         # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
-        self._undo: list[Callable[[], Operation[None]]] = []
+        self.undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
-            self.requests, self._undo = whole.requests, whole._undo
+            self.requests, self.undo = whole.requests, whole.undo
 
     # -- the attempt as a whole ---------------------------------------------------------------------
 
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
-        return self._undo
+        return self.undo
 
     def _reported(self) -> Sequence[Contender]:
         return (self.blocker.contender,)
@@ -231,9 +230,9 @@ class Acquisition(Attempt[HeldClaim]):
         return queue.in_the_way if queue.holder is None else queue.holder.claim
 
     @property
-    def besides(self) -> str:
-        """What is in the way besides the holder, for a message; empty for nothing."""
-        return self.blocker.contender.whose
+    def described(self) -> str:
+        """What was in the way last, for a message."""
+        return self.blocker.contender.whose + (self.holder or Claim()).described
 
     def _by_force(self) -> Operation[HeldClaim | None]:
         """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
@@ -252,7 +251,7 @@ class Acquisition(Attempt[HeldClaim]):
         queue, now = self.contender.queue, self.shared.now
         local = queue.holder
         turn = WaitingTurn(queue, self.contender, Wakeup())
-        self._undo.append(partial(_undo_turn, turn))
+        self.undo.append(partial(_undo_turn, turn))
         # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
         turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim = yield from self._wait(turn)
@@ -457,7 +456,7 @@ class Acquisition(Attempt[HeldClaim]):
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
-        self._undo.append(partial(end_write, contender, own, attempts))
+        self.undo.append(partial(end_write, contender, own, attempts))
         answer = yield from retrying(
             shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
@@ -469,7 +468,7 @@ class Acquisition(Attempt[HeldClaim]):
             # has ended since. One that is still on its way may be applied later. A request that is sent
             # now could not prevent that, since it would arrive first; the claim that the late attempt
             # then makes ends with its lease. Noted before `_see_answer`, which may raise.
-            self._undo.pop()
+            self.undo.pop()
             self._see_answer(answer)
             return None
         # Also if refused. Suppose the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
@@ -478,7 +477,7 @@ class Acquisition(Attempt[HeldClaim]):
         # meanwhile. So it counts from the first attempt that may have been applied.
         sent = min(attempts.first_sent, answer.sent)
         claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
-        self._undo[-1] = partial(take_back, claim)
+        self.undo[-1] = partial(take_back, claim)
         if seen is not None:
             self.displaced = seen
             note_broken(shared, store, contender.row_name, seen, answer.claim)
@@ -490,7 +489,7 @@ class Acquisition(Attempt[HeldClaim]):
             claim.start(sent)
             return claim
         yield from take_back(claim)
-        self._undo.pop()
+        self.undo.pop()
         raise_if_out_of_time(failure, claim, self._deadline)
         return None
 

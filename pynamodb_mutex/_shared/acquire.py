@@ -345,19 +345,12 @@ class SharedAcquisition(acquire.Acquisition):
             # It joins a claim. That a writer died before, the reader that began the claim has reported.
             found = found._replace(abandoned_by="")
         claim = HeldShare(contender, own, found, answer.item, own.asked)
-        self.undo[-1] = partial(acquire.take_back, claim)
-        failure = yield from acquire.renew_if_short(claim)
-        if claim.stands_at(shared.now):
-            claim.begin()
-            claim.start(own.asked)
-            return claim
-        yield from acquire.take_back(claim)
-        # The name is not used again. Suppose the leave that was sent just now is late: it would remove the entry of a reader
-        # that holds the lock. And whoever watches the row has waited since this entry was made.
-        own.version = 0
-        self.undo.pop()
-        acquire.raise_if_out_of_time(failure, claim, self._deadline)
-        return None
+        held = yield from self._hold(claim, own.asked)
+        if held is None:
+            # The name is not used again. Suppose the leave that was sent just now is late: it would remove the entry of a
+            # reader that holds the lock. And whoever watches the row has waited since this entry was made.
+            own.version = 0
+        return held
 
 
 # -- a writer that waits for readers ---------------------------------------------------------------

@@ -477,14 +477,23 @@ class Acquisition(Attempt[HeldClaim]):
         # meanwhile. So it counts from the first attempt that may have been applied.
         sent = min(attempts.first_sent, answer.sent)
         claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
-        self.undo[-1] = partial(take_back, claim)
         if seen is not None:
             self.displaced = seen
             note_broken(shared, store, contender.row_name, seen, answer.claim)
             text, values = "%s taken by force from %s", (shown(contender.key), seen.holder)
             shared.emit(Log("warning", text, values, claim.log_fields))
+        return (yield from self._hold(claim, sent))
+
+    def _hold(self, claim: HeldClaim, sent: float) -> Operation[HeldClaim | None]:
+        """Hold a claim that an answer shows to be ours; return None if it has ended, and is taken back.
+
+        Args:
+            claim: The claim.
+            sent: Local time before the request that made it was sent.
+        """
+        self.undo[-1] = partial(take_back, claim)
         failure = yield from renew_if_short(claim)
-        if claim.stands_at(shared.now):
+        if claim.stands_at(self.shared.now):
             claim.begin()
             claim.start(sent)
             return claim

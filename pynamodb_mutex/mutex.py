@@ -368,11 +368,11 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """
         return self._acquire(blocking, timeout, force)
 
-    def _contender(
-        self, who: Caller, *, blocks: bool, kind: type[Contender] = Contender
-    ) -> Contender:
+    def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options
-        store = process.store(options.model)
+        store, kind = process.store(options.model), Contender
+        if options.shared:
+            from pynamodb_mutex._shared.acquire import SharedContender as kind  # noqa: PLC0415 - seldom needed
         contender = kind(process, store, options, who, lock=self, blocks=blocks)
         # True does not call anybody
         if options.fair and options.fair is not True:
@@ -382,18 +382,16 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return contender
 
     def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
-        if self._options.shared:
-            from pynamodb_mutex._shared import acquire  # noqa: PLC0415 - as above
-
-            contender = self._contender(who, blocks=blocks, kind=acquire.SharedContender)
-            return acquire.SharedAcquisition(contender, timeout)
         contender = self._contender(who, blocks=blocks)
+        if self._options.shared:
+            from pynamodb_mutex._shared.acquire import SharedAcquisition  # noqa: PLC0415 - as above
+
+            return SharedAcquisition(contender, timeout)
+        attempt = Acquisition(contender, timeout)
         if self._options.fair:
             from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
 
             attempt = self._in_line = FairAcquisition(contender, timeout)
-        else:
-            attempt = Acquisition(contender, timeout)
         attempt.on_readers = _meet_readers
         return attempt
 

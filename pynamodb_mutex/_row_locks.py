@@ -23,7 +23,7 @@ from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex._several.handles import LockGroup
 from pynamodb_mutex._writes.row_write import key_of, same
 from pynamodb_mutex._writes.transact_write import GuardedTransactWrite
-from pynamodb_mutex.mutex import Mutex
+from pynamodb_mutex.mutex import Mutex, options_of
 
 if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
@@ -340,11 +340,10 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
             raise TypeError(msg)
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
-        return Mutex.for_key(name, model=lock_model, **options)._options
+        return options_of(name, options, model=lock_model)
     for option in ("data", "delete_on_release", "fair", "attributes", "must_exist"):
         if options.get(option):
             msg = f"{option} needs a lock_model: the lock of {shown(name)} stands in the row itself"
             raise TypeError(msg)
-    # a mutex is made only to check the options, so any key serves; key, row and model are the user's row
-    checked = Mutex.for_key(name[:64], **options)._options
-    return checked.replace(key=name, row=raw_key, model=model)
+    # any key serves for the check of the options; key, row and model are the user's row
+    return options_of(name[:64], options).replace(key=name, row=raw_key, model=model)

@@ -15,7 +15,7 @@ from pynamodb_mutex._row_locks import LockedRows, RowLocks
 from pynamodb_mutex._several.handles import MOST_KEYS
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import AnyOf, Mutex, MutexGroup
+from pynamodb_mutex.mutex import AnyOf, MutexGroup, options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,7 +78,7 @@ class Semaphore(AnyOf):
             msg = f"a semaphore's key takes 1 to {longest} bytes of UTF-8, this one {len(key.encode())}"
             raise InvalidKeyError(msg, key=key)
         slots = [f"{key}{_PERMIT}{number}" for number in range(1, permits + 1)]
-        one = Mutex.for_key(slots[0], model=model, **options)._options
+        one = options_of(slots[0], options, model=model)
         each = [one.replace(key=slot, row=key_of(model, slot)) for slot in slots]
         return cls._of(one, each, key)
 

@@ -23,7 +23,7 @@ from pynamodb_mutex._lock.operations.options import (
     OPTIONS,
     LockOptions,
     check_lease,
-    converted,
+    checked,
     made,
 )
 from pynamodb_mutex._lock.operations.release import release
@@ -76,6 +76,21 @@ if TYPE_CHECKING:
 
         on_lost: Callable[[Mutex], object] | None
         on_danger: Callable[[Mutex], object] | None
+
+
+def options_of(
+    key: str, options: Mapping[str, Any], range_key: Any = None, model: type[LockItem] = LockItem
+) -> LockOptions:
+    """Return the options of a lock in a lock table, checked: what `Mutex.for_key` makes a mutex of."""
+    if not (isinstance(model, type) and issubclass(model, LockItem)):
+        msg = f"model must be LockItem or a subclass of it, not {model!r}"
+        raise TypeError(msg)
+    row, given = key_of(model, check_key(key), range_key), checked(model, options)
+    if given.get("fair", False) is not False:
+        from pynamodb_mutex._fair.hints import checked_fair  # noqa: PLC0415 - seldom needed
+
+        given["fair"] = checked_fair(given["fair"], os.environ.get("PYNAMODB_MUTEX_HINTS", ""))
+    return LockOptions(key, row, model, range_key, **given)
 
 
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
@@ -189,18 +204,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 or infinity in the data, or data over 400 KB.
         """
         cls._called("for_key", options)
-        if not (isinstance(model, type) and issubclass(model, LockItem)):
-            msg = f"model must be LockItem or a subclass of it, not {model!r}"
-            raise TypeError(msg)
-        row = key_of(model, check_key(key), range_key)
-        given = converted(model, options)
-        if given.get("fair", False) is not False:
-            from pynamodb_mutex._fair.hints import checked  # noqa: PLC0415 - seldom needed
-
-            given["fair"] = checked(given["fair"], os.environ.get("PYNAMODB_MUTEX_HINTS", ""))
-        lock = LockOptions(key, row, model, range_key, **given)
-        lock.check()
-        return made(cls, lock)
+        return made(cls, options_of(key, options, range_key=range_key, model=model))
 
     @classmethod
     def for_row(
@@ -259,7 +263,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         for mutex in locks:
             mutex._options.check_several()
         # the group's own options: only timeout and poll are used, so any key serves
-        return made(MutexGroup, locks, Mutex.for_key("keys", model=model, **options)._options)
+        return made(MutexGroup, locks, options_of("keys", options, model=model))
 
     @classmethod
     def attach(
@@ -328,7 +332,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         one: Any = each[0]
         if any(other.model is not one.model for other in each):
             raise ValueError("any_of takes keys of one lock table, all by the same model")
-        own = Mutex.for_key(one.key, range_key=one.range_key, model=one.model, **options)._options
+        own = options_of(one.key, options, range_key=one.range_key, model=one.model)
         return AnyOf._of(own, each)
 
     def acquire(
@@ -372,7 +376,9 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         process, options = current_process(), self._options
         store, kind = process.store(options.model), Contender
         if options.shared:
-            from pynamodb_mutex._shared.acquire import SharedContender as kind  # noqa: PLC0415 - seldom needed
+            from pynamodb_mutex._shared.acquire import SharedContender  # noqa: PLC0415 - seldom needed
+
+            kind = SharedContender
         contender = kind(process, store, options, who, lock=self, blocks=blocks)
         # True does not call anybody
         if options.fair and options.fair is not True:

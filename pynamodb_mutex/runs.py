@@ -51,7 +51,7 @@ from pynamodb_mutex._once.run import (
 )
 from pynamodb_mutex.exceptions import MutexError, NotRecordedError, ResultUnavailableError
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import Mutex
+from pynamodb_mutex.mutex import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,7 +252,7 @@ def _terms(
     stored = PREFIX + check_key(key, LONGEST_KEY - len(PREFIX))
     return Terms(
         key,
-        Mutex.for_key(stored, model=model, **options)._options,
+        options_of(stored, options, model=model),
         check_keep(keep),
         hash_of(payload),
         on_abandoned == "raise",

@@ -72,7 +72,7 @@ class Hints:
         return self.address, self.port
 
 
-def checked(fair: object, environment: str) -> bool | Hints:
+def checked_fair(fair: object, environment: str) -> bool | Hints:
     """Return the option ``fair``; True stands for hints if the environment asks for them.
 
     Args:

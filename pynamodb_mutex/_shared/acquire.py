@@ -273,7 +273,7 @@ class SharedAcquisition(acquire.Acquisition):
             besides = f"a writer waits ({shown_owner(seen.wanted_by)}, mark until {end}); "
         elif len(seen.readers or ()) >= readers.MOST:
             besides = f"{readers.MOST} readers are the most there can be; "
-        return besides + super().described
+        return besides + (self.holder or Claim()).described
 
     @property
     def _seen(self) -> Claim:

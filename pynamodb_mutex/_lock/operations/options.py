@@ -97,36 +97,6 @@ class LockOptions:
         """What messages and signals call the lock: its key, and its range key if the caller gave one."""
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
 
-    def check(self) -> None:
-        """Check the values that a caller has given.
-
-        Raises:
-            TypeError: For an option of a wrong type.
-            ValueError: For a value that no lock can have.
-        """
-        for name in ("auto_renew", "reentrant", "delete_on_release", "must_exist"):
-            check_bool(name, getattr(self, name))
-        if self.must_exist and self.delete_on_release:
-            raise TypeError("must_exist=True needs the row that delete_on_release=True deletes")
-        for name in ("max_hold", "hold_at_least"):
-            value = getattr(self, name)
-            if value is not None and check_duration(name, value) <= 0:
-                msg = f"{name} must be above 0 seconds, or None, not {value}"
-                raise ValueError(msg)
-        if self.owner is not None:
-            check_owner(self.owner)
-        for name in ("on_lost", "on_danger"):
-            call = getattr(self, name)
-            if call is not None:
-                check_callable(name, call)
-        if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
-            msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
-            raise TypeError(msg)
-        shortest, longest = (check_duration("poll", wait) for wait in self.poll)
-        if not 0 < shortest <= longest:
-            msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
-            raise ValueError(msg)
-
     def check_several(self) -> None:
         """Refuse what several locks together cannot have: an order of arrival, and readers.
 
@@ -162,45 +132,68 @@ OPTIONS = tuple(LockOptions.__annotations__)[4:]
 """Names of the options: without the row, the model and the keys."""
 
 
-def converted(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
+def checked(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as a caller has given them in the form in which `LockOptions` has them.
 
     Raises:
-        TypeError: For a value of a wrong type.
-        ValueError: For one that no lock can have.
+        TypeError: For a value of a wrong type, or an option that another one excludes.
+        ValueError: For a value that no lock can have.
     """
-    made = {**options}
-    if "shared" in made:
-        check_shared(made)
-    if "lease" in made:
-        made["lease"] = check_lease(made["lease"])
-    if "timeout" in made:
-        timeout = made["timeout"]
-        made["timeout"] = FOREVER if timeout is None else check_timeout(timeout)
-    for name in {"max_hold", "hold_at_least"} & made.keys():
-        made[name] = as_seconds(made[name])
-    if isinstance(made.get("poll"), tuple):
-        made["poll"] = tuple(map(as_seconds, made["poll"]))
-    if "data" in made:
-        made["data"] = serialize_data(model, made["data"])
-    if made.get("attributes") is not None:
-        serialize_attributes(model, made["attributes"])  # refuses wrong ones now
-        made["attributes"] = dict(made["attributes"])
+    if options.get("shared") is True:
+        for name in _ALONE:
+            if options.get(name):
+                msg = f"{name} is for a lock that is held alone: leave it out, or shared=True"
+                raise TypeError(msg)
+    made = {name: _checked(model, name, value) for name, value in options.items()}
+    if made.get("must_exist") and made.get("delete_on_release"):
+        raise TypeError("must_exist=True needs the row that delete_on_release=True deletes")
     return made
 
 
-def check_shared(options: Mapping[str, Any]) -> None:
-    """Refuse what a lock that others share cannot have.
+def _checked(model: type[Model], name: str, value: Any) -> Any:  # noqa: C901, PLR0911 - a case for each kind of option
+    """Return one option in the form in which `LockOptions` has it."""
+    match name:
+        case "lease":
+            return check_lease(value)
+        case "timeout":
+            return FOREVER if value is None else check_timeout(value)
+        case "poll":
+            return _checked_poll(value)
+        case "auto_renew" | "must_exist" | "delete_on_release" | "reentrant" | "shared":
+            check_bool(name, value)
+        case _ if value is None:
+            return None
+        case "max_hold" | "hold_at_least":
+            return _positive(name, value)
+        case "on_danger" | "on_lost":
+            check_callable(name, value)
+        case "owner":
+            check_owner(value)
+        case "data":
+            return serialize_data(model, value)
+        case "attributes":
+            serialize_attributes(model, value)  # refuses wrong ones now
+            return dict(value)
+    return value
 
-    Raises:
-        TypeError: If ``shared`` is no bool, or another option needs the lock alone.
-    """
-    check_bool("shared", options["shared"])
-    for name in _ALONE:
-        if options["shared"] and options.get(name):
-            raise TypeError(
-                f"{name} is for a lock that is held alone: leave it out, or shared=True"
-            )
+
+def _positive(name: str, value: object) -> float:
+    seconds = check_duration(name, as_seconds(value))
+    if seconds <= 0:
+        msg = f"{name} must be above 0 seconds, or None, not {value}"
+        raise ValueError(msg)
+    return seconds
+
+
+def _checked_poll(poll: object) -> tuple[float, float]:
+    if not isinstance(poll, tuple) or len(poll) != 2:  # noqa: PLR2004 - a pair
+        msg = f"poll is a tuple of the shortest and the longest wait, not {shown(poll)}"
+        raise TypeError(msg)
+    shortest, longest = (check_duration("poll", as_seconds(wait)) for wait in poll)
+    if not 0 < shortest <= longest:
+        msg = f"poll needs 0 < shortest <= longest seconds, not {shown(poll)}"
+        raise ValueError(msg)
+    return shortest, longest
 
 
 def check_options(called: str, options: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """What is held as one, a claim or several that are held together: for how long, and when it is renewed.
 
 It sends nothing: the renewals that are planned here are sent by `renew`, and the release is in `release`. What makes one
-claim held or lost is in `acquired` and `held`.
+claim held or lost is in `held`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _NamedTemplate(Template):
 
 def _not_marked(layout: Layout) -> Condition:
     """Return the condition that no writer waits: there is no mark, or it has ended, or no writer of ours has made it."""
-    until = layout.sharing[1]
+    until = layout.wanted_until
     free: Condition = until.does_not_exist() | (until < slot("N", "now_low"))
     free |= until > slot("N", "far")
     return free
@@ -59,8 +59,7 @@ class Begin(NamedTuple):
 
     def add(self, layout: Layout, actions: list[Action]) -> Condition:
         """Add the reader's entry, and return the condition that no writer waits."""
-        # in place of the last actions, which remove what a row says of readers and of a mark
-        actions[-len(layout.sharing) :] = [layout.sharing[0].set(slot("M", "readers"))]
+        actions.append(layout.shared_by.set(slot("M", "readers")))
         return _not_marked(layout)
 
 
@@ -69,7 +68,7 @@ class SharedTemplates(Templates):
 
     def __init__(self, layout: Layout, connection: Any) -> None:
         super().__init__(layout, connection)
-        self._of_claim = Path([layout.sharing[0].attr_name, f"{SLOT}claim"])
+        self._of_claim = Path([layout.shared_by.attr_name, f"{SLOT}claim"])
         self._me = self._of_claim[f"{SLOT}me"]
         self._size: Any = size(self._of_claim)  # type: ignore[no-untyped-call]  # PynamoDB's
         self._is_claim: Condition = (layout.token == slot("S", "claim")) & (
@@ -128,13 +127,13 @@ class SharedTemplates(Templates):
             left = layout.free_since.set(slot("N", "free_since"))
             return self._named([self._me.remove(), left], condition & (self._size > _ONE))
         condition &= (self._size == _ONE) & layout.has_claim
-        return self._named([*layout.ending(), layout.sharing[0].remove()], condition)
+        return self._named([*layout.ending(), layout.shared_by.remove()], condition)
 
     @Lazy
     def mark(self) -> Template:
         """Mark the row of a claim that readers share, so that no others join it; a mark never becomes shorter."""
         layout = self._layout
-        _, until, by = layout.sharing
+        until, by = layout.wanted_until, layout.wanted_by
         mark = slot("N", "until")
         condition = (layout.token == slot("S", "claim")) & self._of_claim.exists()
         is_new = until.does_not_exist() | (until < mark) | (until > slot("N", "far"))
@@ -144,7 +143,7 @@ class SharedTemplates(Templates):
     @Lazy
     def unmark(self) -> Template:
         """Remove a mark, the own one alone."""
-        _, until, by = self._layout.sharing
+        until, by = self._layout.wanted_until, self._layout.wanted_by
         return self._template([until.remove(), by.remove()], until == slot("N", "until"))
 
 

@@ -227,9 +227,10 @@ class Layout:
         # In a user's row, attributes of these names are the user's own.
         self.ttl_attribute: Any = None if prefix else attributes["ttl"]
         self.data_attribute: Any = None if prefix else attributes["data"]
-        self.free_since: Any = None if prefix else attributes["free_since"]
-        self.waiting: Any = None if prefix else attributes["waiting"]
-        self.sharing: list[Any] = [] if prefix else [attributes[name] for name in SHARING]
+        own: Any = [None if prefix else attributes[name] for name in OF_TABLES]
+        self.free_since, self.waiting, *sharing = own
+        self.shared_by, self.wanted_until, self.wanted_by = sharing
+        self.sharing: list[Any] = [] if prefix else sharing
         self._readers = [
             (name, attributes[prefix + name].attr_name, _READERS[name])
             for name in (CLAIM if prefix else CLAIM + OF_TABLES + getattr(model, "_of_runs", ()))

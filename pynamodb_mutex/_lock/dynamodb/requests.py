@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_GIVEN = frozenset({"data", "must_exist", "new_version", "readers"})
+"""Names of values by whose presence the texts of acquiring writes differ."""
+
 # -- templates -------------------------------------------------------------------------------------
 
 
@@ -151,20 +154,13 @@ class Requests(Templates):
         extra: tuple[str, ...] = ()
         if self._layout.initial:
             extra = tuple(name for name in values if name.startswith(EXTRA))
-        return self._acquire[
-            watched,
-            "data" in values,
-            "must_exist" in values,
-            "new_version" in values,
-            clause,
-            extra,
-        ]
+        return self._acquire[watched, _GIVEN.intersection(values), clause, extra]
 
     @by_kind
     def _acquire(
-        self, kind: tuple[bool, bool, bool, bool, Clause | None, tuple[str, ...]]
+        self, kind: tuple[bool, frozenset[str], Clause | None, tuple[str, ...]]
     ) -> Template:
-        watched, data, must_exist, is_chosen, clause, extra = kind
+        watched, given, clause, extra = kind
         layout = self._layout
         takeable = layout.not_held() if clause is None else clause.free(layout)
         if watched:
@@ -177,9 +173,9 @@ class Requests(Templates):
         # release, and finds the token in the tombstone: applied, it would make a claim of which nobody knows.
         fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
         condition = takeable & fresh & layout.is_a_locks()
-        if must_exist:
+        if "must_exist" in given:
             condition &= layout.exists
-        if is_chosen:
+        if "new_version" in given:
             # The row may have changed since the fencing token was chosen.
             condition &= layout.version_below()
             version: Any = slot("N", "new_version")
@@ -193,12 +189,13 @@ class Requests(Templates):
             # An owner that is still in the row is that of a holder that never released. Copied before the new owner is
             # set: DynamoDB reads the row as it was, but another engine may go action by action.
             layout.abandoned_by.set(Path(layout.owner) | Value({"S": ""})),
-            *layout.claiming(data=data),
+            *layout.claiming(data="data" in given),
             SetAction(Path(layout.version), version),
             SetAction(Path(layout.writes), number),
             *layout.extras(extra),
         ]
-        actions += [each.remove() for each in layout.sharing]
+        if "readers" not in given:
+            actions += [each.remove() for each in layout.sharing]
         if clause is not None:
             condition &= clause.add(layout, actions)
         return self._template(actions, condition, return_values="ALL_NEW")

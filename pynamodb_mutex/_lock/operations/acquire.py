@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -376,34 +376,14 @@ class Acquisition(Attempt[HeldClaim]):
         contender, shared = self.contender, self.shared
         if not contender.store.connection.is_open:
             yield Outside(contender.store.connection.open)
-        seen = self.observed.claim is not None
-        # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
-        # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
-        # have passed when the claim is made. So a read comes first: its answer sets the bounds.
-        learns_time = not seen and (
-            self._reads_first or not contender.store.knows_time(contender.options.lease, shared.now)
-        )
-        local = contender.key_queue.holder
-        # By force the first poll is a write in any case: a read may be stale, and show the holder before this one.
-        held_here = local is not None and local.held_at(shared.now) and self._force is None
-        waits = not seen or shared.now < self.free_at
-        # Suppose other processes hold the lock for short times, and one of them acquires it between our read and our
-        # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
-        # hands.
-        fleeting = self._outrun and self.observed.changed_hands and not held_here
-        # but one that readers keep out tells them so in place of a read
-        fleeting = fleeting and self.instead is None
-        reads = learns_time or ((seen or held_here) and waits and not fleeting)
-        if reads:
-            # A read in place of the first write is consistent. A stale one could show a lock that was released already,
-            # and the caller would wait for a free key. Later reads may be stale: the next poll corrects them.
-            answer = yield from self._read(consistent=learns_time)
-            if learns_time:
-                self._see_answer(answer)
-            else:
-                self.see(answer.claim, answer.received)
-            if answer.received < self.free_at:
-                return None
+        first = self._first()
+        if first == "consistent read":
+            self._see_answer((yield from self._read(consistent=True)))
+        elif first == "read":
+            answer = yield from self._read(consistent=False)
+            self.see(answer.claim, answer.received)
+        if first != "write" and shared.now < self.free_at:
+            return None
         known = self.observed.claim
         claim = yield from self.take()
         if claim is None and self.observed.claim is not known and shared.now >= self.free_at:
@@ -411,8 +391,29 @@ class Acquisition(Attempt[HeldClaim]):
             # time, and was refused. The Date of the refusal shows that the claim had ended. Without a second write, a
             # caller that does not wait would not get a lock that is free.
             claim = yield from self.take()
-        self._outrun = self._outrun or (reads and claim is None)
+        self._outrun = self._outrun or (first != "write" and claim is None)
         return claim
+
+    def _first(self) -> Literal["write", "read", "consistent read"]:
+        """Return the request with which a try begins. A later read may be stale: the next poll corrects it."""
+        contender, now, seen = self.contender, self.shared.now, self.observed.claim is not None
+        if not seen and (
+            self._reads_first or not contender.store.knows_time(contender.options.lease, now)
+        ):
+            # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
+            # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
+            # have passed when the claim is made. So a read comes first: its answer sets the bounds. A stale one could show
+            # a lock that was released already, and the caller would wait for a free key.
+            return "consistent read"
+        local = contender.key_queue.holder
+        # By force it is a write in any case: a read may be stale, and show the holder before this one.
+        held_here = local is not None and local.held_at(now) and self._force is None
+        seems_free = now >= self.free_at if seen else not held_here
+        # Suppose other processes hold the lock for short times, and one of them acquires it between our read and our
+        # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
+        # hands; but one that readers keep out tells them so in place of a read.
+        is_fleeting = self._outrun and self.observed.changed_hands and self.instead is None
+        return "write" if seems_free or (is_fleeting and not held_here) else "read"
 
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         contender = self.contender

@@ -130,7 +130,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # Not if another object has acquired a reentrant lock, which this one has entered; nor inside a block that waits in
         # a generator: the garbage collector closes that as well, and so leaves the block.
         lock = claim.contender.lock()
-        if claim.held and not claim.together.still_inside and (lock is None or lock is self):
+        if claim.held and not claim.together.open_blocks and (lock is None or lock is self):
             msg = f"{shown(claim.key)} is held, and the {type(self).__name__} that acquired it is gone: it was not released"
             _warn(msg, ResourceWarning, stacklevel=2, source=self)
 

@@ -332,7 +332,7 @@ class Lock(Handle[H]):
         return self._begin_block(held, me, frame)
 
     def _begin_block(self, held: H, me: Caller, frame: int) -> H:
-        held.together.still_inside = (held.together.still_inside or 0) + 1
+        held.together.open_blocks = (held.together.open_blocks or 0) + 1
         self._blocks.begin(me, held, frame)
         return held
 
@@ -357,7 +357,7 @@ class Lock(Handle[H]):
             Who began the block, and the acquisition to release; None if it was released already.
         """
         who, entered = self._blocks.leave(error)
-        entered.together.still_inside = (entered.together.still_inside or 0) - 1
+        entered.together.open_blocks = (entered.together.open_blocks or 0) - 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.

@@ -488,11 +488,11 @@ def refuse_if_released(claim: HeldClaim, what: str) -> None:
     Raises:
         MutexNotHeldError: If it was.
     """
-    still_inside = claim.together.still_inside
-    if not claim.is_released or still_inside is None:
+    held = claim.together
+    if not claim.is_released or (held.open_blocks is None and not held.is_unaware):
         return
     why = "at the end of its block: lock the row again, or refresh() the instance"
-    if still_inside:
+    if held.open_blocks or held.is_unaware:
         why = "before, in its block, as by unlock=True or by a write whose answer was lost: end the block, or lock the row again"
     msg = f"{what}: the lock of {shown(claim.key)} was released {why}"
     raise MutexNotHeldError(msg, key=claim.key)

@@ -512,7 +512,7 @@ class HeldClaim(Held):
         elif self.may_be_unlocked:
             # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
             # that was released, and undo what another has written since: it is refused.
-            self.together.still_inside = self.together.still_inside or 1
+            self.together.is_unaware = not self.together.open_blocks
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:

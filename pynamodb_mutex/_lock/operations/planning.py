@@ -49,8 +49,9 @@ class Held(ABC):
     Attributes:
         shared: State that the locks of the process share.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
-        still_inside: Number of ``with`` blocks that began with it and have not ended; None if none ever began. At least 1 if a
-            write whose answer was lost, or `release_all`, has released the lock, for the holder does not know of that.
+        open_blocks: Number of ``with`` blocks that began with it and have not ended; None if none ever began.
+        is_unaware: Whether the holder, outside of a block, does not know of the release: a write whose answer was lost, or
+            `release_all`, has released the lock.
         plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
@@ -64,17 +65,19 @@ class Held(ABC):
         "failure",
         "in_danger",
         "is_queued",
+        "is_unaware",
+        "open_blocks",
         "plan",
         "renewals_under_way",
         "rows",
         "shared",
-        "still_inside",
     )
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.rows: dict[object, Any] | None = None
-        self.still_inside: int | None = None
+        self.open_blocks: int | None = None
+        self.is_unaware = False
         self.plan = NEVER
         self.is_queued = False
         self.renewals_under_way = 0

@@ -128,7 +128,7 @@ def _make_last(held: Held) -> None:
     """Let the release that follows end an acquisition, however often it was entered."""
     # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
     # guard it would undo what the next holder writes.
-    held.together.still_inside = held.together.still_inside or 1
+    held.together.is_unaware = not held.together.open_blocks
     for claim in held.unreleased:
         claim.depth = 1
 

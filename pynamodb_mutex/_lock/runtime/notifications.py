@@ -145,7 +145,7 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
 def deliver(process: State, events: Sequence[Event]) -> None:
     """Deliver the events of a step to the log and to receivers. Called outside the monitor.
 
-    Signals about one acquisition keep their order, whatever threads do (see `_report`); log records may not.
+    Signals about one acquisition keep their order, whatever threads do (see `_Delivery`); log records may not.
     """
     # First: the output of the log may block for a minute, or Ctrl-C come while it is written. A loss is to be reported all
     # the same.
@@ -173,7 +173,7 @@ def _report_at_once(process: State, events: Sequence[Event]) -> None:
             process.threads.put(name, partial(_call, event))
             process.threads.start()
         elif isinstance(event, LockEvent) and event.claim is not None and event.name == "lost":
-            _report(process, event.claim, is_loss=True)
+            _Delivery(process, event.claim).start(is_loss=True)
 
 
 def _deliver_others(process: State, events: Sequence[Event]) -> None:
@@ -191,80 +191,81 @@ def _deliver_others(process: State, events: Sequence[Event]) -> None:
             _send(process, event)
         elif event.name == "acquired" and event.claim.delivery == "reserved":
             # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
-            _deliver_in_order(process, event.claim)
+            _Delivery(process, event.claim).run()
         elif event.name not in {"acquired", "lost"}:
-            _report(process, event.claim, is_loss=False)
+            _Delivery(process, event.claim).start(is_loss=False)
 
 
-def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
-    """Deliver the events of an acquisition on this thread, unless another thread is delivering them.
+class _Delivery:
+    """Delivers the events of one acquisition, one after the other, in the order in which things happened.
 
-    The signals of one acquisition are sent one after the other, in the order in which things happened. Events are
-    queued where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one goes
-    on until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed,
-    and the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later
-    events of the same acquisition and nothing else.
-
-    Args:
-        process: State of the process.
-        claim: The acquisition.
-        is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
+    Events are queued where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one
+    goes on until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed, and
+    the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later events of the
+    same acquisition and nothing else.
     """
-    with process.monitor:
-        if claim.delivery != "none" or not claim.events:
-            return
-        claim.delivery = "under way"
-    if is_loss:
-        _deliver_aside(process, claim)
-    else:
-        _deliver_in_order(process, claim)
 
+    def __init__(self, process: State, claim: HeldClaim) -> None:
+        self._process = process
+        self._claim = claim
 
-def _deliver_aside(process: State, claim: HeldClaim) -> None:
-    """Deliver on a new thread. For a loss: whoever noted it, such as the renewal loop, must not wait for a receiver."""
-    call = partial(_deliver_in_order, process, claim, aside=True)
-    process.threads.put("pynamodb-mutex-lost", call)
-    process.threads.start()
+    def start(self, *, is_loss: bool) -> None:
+        """Deliver on this thread, unless another thread is at it.
 
-
-def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) -> None:
-    """Deliver the queued events of an acquisition until none is left.
-
-    Args:
-        process: State of the process.
-        claim: The acquisition. Its ``delivery`` is reserved or under way, by this thread or for it.
-        aside: Whether this is a thread of the library's, started for this. Only on such a thread a loss is delivered.
-    """
-    # Until a receiver has forked, and this is the child: what the parent's locks do is not its business. It must not go
-    # on, since another thread of the parent may have held the notifier's lock, which nobody releases here.
-    while not process.inherited:
-        with process.monitor:
-            event = claim.events[0] if claim.events else None
-            if event is None:
-                # Together with the check of the queue, inside the monitor: an event that is added after it finds nobody
-                # delivering, and is delivered by the thread that adds it.
-                claim.delivery = "none"
+        Args:
+            is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
+        """
+        with self._process.monitor:
+            if self._claim.delivery != "none" or not self._claim.events:
                 return
-            if aside or event.name != "lost":
-                claim.events = claim.events[1:]
-        if not aside and event.name == "lost":
-            # It stays first in the queue, and the delivery stays under way, so that nothing comes before it.
-            _deliver_aside(process, claim)
-            return
-        try:
-            # Renewals go to the notifier: they come often, on threads that have the next ones to send. But not one
-            # that wins the lock back: its signal must come after that of the loss.
-            if event.name in {"renewal_failed", "danger"} or (
-                event.name == "renewed" and not event.fields["won_back"]
-            ):
-                _notify(process, event)
-            else:
-                _send(process, event, BaseException if aside else Exception)
-        except BaseException:
-            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: the delivery is
-            # still under way, so that no other thread would ever deliver them.
-            _deliver_in_order(process, claim)
-            raise
+            self._claim.delivery = "under way"
+        if is_loss:
+            self._run_aside()
+        else:
+            self.run()
+
+    def _run_aside(self) -> None:
+        """Deliver on a new thread. For a loss: whoever noted it, such as the renewal loop, must not wait for a receiver."""
+        self._process.threads.put("pynamodb-mutex-lost", partial(self.run, aside=True))
+        self._process.threads.start()
+
+    def run(self, *, aside: bool = False) -> None:
+        """Deliver the queued events until none is left. The claim's ``delivery`` is reserved or under way, by this thread or for it.
+
+        Args:
+            aside: Whether this is a thread of the library's, started for this. Only on such a thread a loss is delivered.
+        """
+        process, claim = self._process, self._claim
+        # Until a receiver has forked, and this is the child: what the parent's locks do is not its business. It must not go
+        # on, since another thread of the parent may have held the notifier's lock, which nobody releases here.
+        while not process.inherited:
+            with process.monitor:
+                event = claim.events[0] if claim.events else None
+                if event is None:
+                    # Together with the check of the queue, inside the monitor: an event that is added after it finds nobody
+                    # delivering, and is delivered by the thread that adds it.
+                    claim.delivery = "none"
+                    return
+                if aside or event.name != "lost":
+                    claim.events = claim.events[1:]
+            if not aside and event.name == "lost":
+                # It stays first in the queue, and the delivery stays under way, so that nothing comes before it.
+                self._run_aside()
+                return
+            try:
+                # Renewals go to the notifier: they come often, on threads that have the next ones to send. But not one
+                # that wins the lock back: its signal must come after that of the loss.
+                if event.name in {"renewal_failed", "danger"} or (
+                    event.name == "renewed" and not event.fields["won_back"]
+                ):
+                    _notify(process, event)
+                else:
+                    _send(process, event, BaseException if aside else Exception)
+            except BaseException:
+                # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: the delivery is
+                # still under way, so that no other thread would ever deliver them.
+                self.run()
+                raise
 
 
 def _call(event: Call) -> None:

@@ -409,7 +409,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             local = attempt.contender.queue.holder
             if local is not None and local.reenters(me.number):
                 mine = local
-        now = attempt.shared.now
+        now = attempt.process.now
         if mine is None or not mine.stands_at(now):
             if mine is not None and mine.depth:
                 mine.note_left()

@@ -393,7 +393,7 @@ class Run(HandleOfOne):
         claim = self._claim
         if claim is None or self.done:
             return
-        warn_of_suspension(claim.shared, f"once {shown(self.key)}", error)
+        warn_of_suspension(claim.process, f"once {shown(self.key)}", error)
         if self._is_work_done or not (
             error is None or isinstance(error, Exception) or not self._terms.is_decided
         ):

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
 
 
-def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[bool]:
+def force(process: ProcessState, store: Store, row: RawItem, key: str) -> Operation[bool]:
     """Break the claim that is in a row now, and no later one; return whether there was one.
 
     Raises:
         InvalidRowError: If the row is not a lock's.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
-    until = shared.now + RELEASE_PATIENCE
-    seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    until = process.now + RELEASE_PATIENCE
+    seen = yield from retrying(process, lambda: store.read(row, consistent=True), until)
     # a row with a fault shows no end either, but is to be put right
     if seen.claim.fault is None and seen.claim.expires_at is None:
         return False
-    return (yield from break_seen(shared, store, row, key, seen.item)) is None
+    return (yield from break_seen(process, store, row, key, seen.item)) is None
 
 
 def break_seen(
-    shared: Shared, store: Store, row: RawItem, key: str, item: RawItem
+    process: ProcessState, store: Store, row: RawItem, key: str, item: RawItem
 ) -> Operation[Answer | None]:
     """Break the claim that was seen in a row, however long ago, and no later one.
 
@@ -49,7 +49,7 @@ def break_seen(
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     seen = store.layout.claim(item)
-    broken_by = FORCED_MARK + shared.new_token(store)
+    broken_by = FORCED_MARK + process.new_token(store)
     # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
     # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
     if getattr(store.model, "_of_runs", ()) or not store.layout.was_a_locks(item):
@@ -57,16 +57,16 @@ def break_seen(
 
     def build() -> Request:
         if seen.fault is not None:
-            return requests.put_right(store, row, item, broken_by, shared.now)
-        return requests.force(store, row, seen, broken_by, shared.now)
+            return requests.put_right(store, row, item, broken_by, process.now)
+        return requests.force(store, row, seen, broken_by, process.now)
 
-    answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
+    answer = yield from retrying(process, build, process.now + RELEASE_PATIENCE)
     # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
     if not answer.applied and answer.claim.token != broken_by:
         return answer
-    note_broken(shared, store, lock_name(store.model, key, row), seen, answer.claim)
+    note_broken(process, store, lock_name(store.model, key, row), seen, answer.claim)
     if seen.waiting:
         from pynamodb_mutex._fair.listener import call_first  # noqa: PLC0415 - seldom needed
 
-        call_first(shared, seen)
+        call_first(process, seen)
     return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.dynamodb.store import Store
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
 
 M = TypeVar("M", bound=Model)
 
@@ -63,12 +63,12 @@ def scan(
 
 
 def page_of_claims(
-    shared: Shared, store: Store, start: RawItem | None, hash_key: RawItem | None
+    process: ProcessState, store: Store, start: RawItem | None, hash_key: RawItem | None
 ) -> Operation[dict[str, Any]]:
     """Read the rows that carry a claim from one page, and return DynamoDB's answer: see `scan`.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         store: Where the rows are.
         start: The end of the page before; None for the first page.
         hash_key: The hash key of the rows; None for all rows of the table.
@@ -76,8 +76,8 @@ def page_of_claims(
     Raises:
         PynamoDBException: If it cannot be read within SCAN_PATIENCE.
     """
-    until = shared.now + SCAN_PATIENCE
-    answer = yield from retrying(shared, lambda: scan(store, start, hash_key=hash_key), until)
+    until = process.now + SCAN_PATIENCE
+    answer = yield from retrying(process, lambda: scan(store, start, hash_key=hash_key), until)
     return answer.data
 
 

@@ -57,7 +57,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     # Suppose a guarded write of another thread is under way, the lock is detached, another process attaches, and the
     # write arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence
     # the second check.
-    writer = claim.shared.runner
+    writer = claim.process.runner
     try:
         yield from begin_writing([claim], writer, "detach")
         claim.check("detach")
@@ -72,7 +72,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     claim.leave_queue()
     claim.emit_handed_over(None)
     own, store, connection = claim.own, claim.store, claim.store.connection
-    if lease is not None and lease < claim.ends - claim.shared.now:
+    if lease is not None and lease < claim.ends - claim.process.now:
         # The renewal has shortened nothing, for until its answer this process was the holder. Now nobody believes in the
         # claim, and whoever watches it begins anew for the shorter lease. If this fails, the key is locked for longer.
         claim.own = OwnClaim(own.token, lease)  # it has not proposed a later end
@@ -138,7 +138,7 @@ class Attachment(Acquisition):
         if not contender.store.connection.is_open:
             # only the client knows its region, which is compared with the ticket's
             yield Outside(contender.store.connection.open)
-        learns_time = not contender.store.knows_time(contender.options.lease, self.shared.now)
+        learns_time = not contender.store.knows_time(contender.options.lease, self.process.now)
         table, region = contender.store.connection.table_name, contender.store.connection.region
         # if the client has no region, the request that follows raises the error for that
         elsewhere = region is not None and ticket.region not in {None, region}

@@ -50,7 +50,7 @@ class FairAcquisition(Acquisition):
         self._take = Take()
         # number of joins that were refused because the lock had changed hands
         self._outpaced = 0
-        self._calls = contender.shared.of(Calls)
+        self._calls = contender.process.of(Calls)
         self._called: Called | None = None
         self._has_listened = False
 
@@ -77,7 +77,7 @@ class FairAcquisition(Acquisition):
     _try = _in_line
 
     def _wait_in_line(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
-        shared, line = self.shared, self._line
+        process, line = self.process, self._line
         if self.timeout > 0:
             self._check_holders()
         yield from self._begin_to_see()
@@ -92,7 +92,7 @@ class FairAcquisition(Acquisition):
                 if claim is not None:
                     line.leave()
                     return claim
-            elif shared.now < self._deadline and line.place is None and line.size < MOST_WAITING:
+            elif process.now < self._deadline and line.place is None and line.size < MOST_WAITING:
                 yield from self._listen(wakeup)
                 yield from self._join()
             if not self._contended:
@@ -101,7 +101,7 @@ class FairAcquisition(Acquisition):
             # A refusal shows the row. If it shows anything new, this waiter may be the one to take the lock, also at
             # the deadline.
             is_new = self.observed.claim != before
-            if shared.now >= self._deadline and not (is_new and self._next_take()):
+            if process.now >= self._deadline and not (is_new and self._next_take()):
                 return None
             if not is_new:
                 self.contender.warn_of_wait(self._since, self.holder)
@@ -111,7 +111,7 @@ class FairAcquisition(Acquisition):
 
     def _next_take(self) -> Take | None:
         """Return how to take the lock now; None if that would be refused, or another comes first."""
-        bounds, now = self.contender.store.bounds, self.shared.now
+        bounds, now = self.contender.store.bounds, self.process.now
         if self.observed.claim is None:
             return Take()  # nothing is known of the row yet: take it if nobody holds it or waits
         return self._line.take(now, bounds, self.free_at)
@@ -122,21 +122,21 @@ class FairAcquisition(Acquisition):
         Returns:
             Whether this waiter stands first, and a hint or a release in this process ended the wait. There was no read then.
         """
-        shared, line, bounds = self.shared, self._line, self.contender.store.bounds
+        process, line, bounds = self.process, self._line, self.contender.store.bounds
         line.polls_rarely = self._called is not None and self._calls.was_called
-        until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
-        while shared.now < until:
+        until = min(line.polls_at(process.now, bounds, self.free_at), self._deadline)
+        while process.now < until:
             yield Wait(until, wakeup)
             self.check_process()
             hint = None if self._called is None else self._called.follow()
             if hint == "take":
                 return True
             if hint == "poll":
-                line.next_at, line.polls_rarely = shared.now, True
-                until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
+                line.next_at, line.polls_rarely = process.now, True
+                until = min(line.polls_at(process.now, bounds, self.free_at), self._deadline)
                 continue
             # a wake-up is of no use to a waiter that does not stand first: it waits on
-            if line.place == 0 and shared.now < until:
+            if line.place == 0 and process.now < until:
                 return True
         if self._next_take() is None:
             # After a read that showed less than was known before, the next one is consistent.
@@ -160,7 +160,7 @@ class FairAcquisition(Acquisition):
         contender = self.contender
         if not contender.store.connection.is_open:
             yield Outside(contender.store.connection.open)
-        if not contender.store.knows_time(contender.options.lease, self.shared.now):
+        if not contender.store.knows_time(contender.options.lease, self.process.now):
             # Consistent: a stale read could show a lock that was released already, and the caller would wait for a free
             # key.
             self._see_answer((yield from self._read(consistent=True)))
@@ -169,9 +169,9 @@ class FairAcquisition(Acquisition):
         self._line.entry = self._new_entry()
 
     def _new_entry(self, address: bytes | None = None) -> str:
-        contender, shared = self.contender, self.shared
-        began = contender.store.server_now(shared.now)
-        return new_entry(began, shared.random_bits(), contender.owner, address)
+        contender, process = self.contender, self.process
+        began = contender.store.server_now(process.now)
+        return new_entry(began, process.random_bits(), contender.owner, address)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         """Return the acquiring write, with the conditions of `Acquisition` and those of the take."""
@@ -196,12 +196,12 @@ class FairAcquisition(Acquisition):
         from pynamodb_mutex._fair.listener import Listener  # noqa: PLC0415 - seldom needed
 
         self._has_listened = True
-        listener = self.shared.of(Listener)
+        listener = self.process.of(Listener)
         # outside, for it may have to resolve the endpoint's name
         address = yield Outside(partial(listener.address, store.connection, hints))
         if address is not None:
             entry = self._line.entry = self._new_entry(address)
-            self._called = Called(self.shared, entry, wakeup)
+            self._called = Called(self.process, entry, wakeup)
 
     def _join(self) -> Operation[None]:
         """Join the end of the line; the answer shows this waiter's place, or that it does not stand there.
@@ -223,7 +223,7 @@ class FairAcquisition(Acquisition):
 
         line.may_be_in_line = True  # before the effect: an interruption during it must know that there may be an entry
         answer = yield from retrying(
-            self.shared,
+            self.process,
             lambda: join(store, contender.options.row, entry, seen, changes),
             self._deadline,
             about=contender,
@@ -238,31 +238,31 @@ class FairAcquisition(Acquisition):
 
         A read is no proof of that: it may show the row as it was before the join.
         """
-        contender, line, shared = self.contender, self._line, self.shared
-        until = shared.now + RELEASE_PATIENCE
+        contender, line, process = self.contender, self._line, self.process
+        until = process.now + RELEASE_PATIENCE
 
         def build() -> Request:
-            return leave(contender.store, contender.options.row, line, shared.now)
+            return leave(contender.store, contender.options.row, line, process.now)
 
         try:
-            while line.may_be_in_line and not shared.inherited:
-                answer = yield from retrying(shared, build, until, about=contender)
+            while line.may_be_in_line and not process.inherited:
+                answer = yield from retrying(process, build, until, about=contender)
                 if answer.applied:
                     rest = answer.claim.waiting
                     if contender.on_freed is not None and line.place == 0:
                         from pynamodb_mutex._fair.listener import call  # noqa: PLC0415 - as above
 
-                        call(shared, rest, is_free=shared.now >= self.free_at)
+                        call(process, rest, is_free=process.now >= self.free_at)
                     line.leave()
                     # Suppose many leave at once: each strikes out its entry, for it knows the others as waiting. So the answer
                     # alone shows who was the last.
                     if rest and not in_line(rest):
                         ask = partial(clear, contender.store, contender.options.row, rest)
-                        yield from retrying(shared, ask, until, about=contender)
+                        yield from retrying(process, ask, until, about=contender)
                 else:
                     line.see(answer.claim, answer.received, is_current=True)
         except PynamoDBException as error:
             text = "%s still stands in line for %s, which delays others by some seconds: %s"
             values = (shown(contender.owner), shown(contender.key), one_line(error))
-            shared.emit(Log("warning", text, values, contender.log_fields))
+            process.emit(Log("warning", text, values, contender.log_fields))
         line.leave()

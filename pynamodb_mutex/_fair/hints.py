@@ -17,7 +17,7 @@ from pynamodb_mutex._lock.protocol.messages import shown
 
 if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Wakeup
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
 
 NEXT = "+"
 """What follows the id in a hint to a waiter that is next, but not called yet."""
@@ -100,7 +100,7 @@ class Calls:
         was_called: Whether one was called, and no release was found since then that was not announced.
     """
 
-    def __init__(self, _: Shared) -> None:
+    def __init__(self, _: ProcessState) -> None:
         self.waiters: dict[str, Called] = {}
         self.was_called = False
 
@@ -118,10 +118,10 @@ class Called:
         hint: The last hint that it has not followed yet: its id, with `NEXT` if it is only next; empty if there is none.
     """
 
-    def __init__(self, shared: Shared, entry: str, wakeup: Wakeup) -> None:
+    def __init__(self, process: ProcessState, entry: str, wakeup: Wakeup) -> None:
         self.hint = ""
-        self._shared = shared
-        self._calls = shared.of(Calls)
+        self._process = process
+        self._calls = process.of(Calls)
         self._id = id_of(entry)
         self._wakeup = wakeup
         self._taken_at = -SHORTEST
@@ -139,7 +139,7 @@ class Called:
         hint, self.hint = self.hint, ""
         if not hint:
             return None
-        now = self._shared.now
+        now = self._process.now
         if hint != self._id or now < self._taken_at + SHORTEST:
             return "poll"
         self._taken_at = now

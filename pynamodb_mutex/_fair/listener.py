@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._fair.hints import Hints
     from pynamodb_mutex._lock.dynamodb.connection import Connection
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._lock.protocol.claim import Claim
     from pynamodb_mutex._lock.runtime.process import Process
 
@@ -114,17 +114,17 @@ class Listener:
             opened.close()
 
 
-def call_first(shared: Shared, claim: Claim) -> None:
+def call_first(process: ProcessState, claim: Claim) -> None:
     """Call the first in line at a lock that is free, as a row shows it."""
     if claim.waiting:
-        call(shared, claim.waiting)
+        call(process, claim.waiting)
 
 
-def call(shared: Shared, waiting: Sequence[str], *, is_free: bool = True) -> None:
+def call(process: ProcessState, waiting: Sequence[str], *, is_free: bool = True) -> None:
     """Call the first in line, and let the one behind know that it is next.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         waiting: The entries in the list, first come first.
         is_free: Whether the lock is free. If not, the first is next.
     """
@@ -134,7 +134,7 @@ def call(shared: Shared, waiting: Sequence[str], *, is_free: bool = True) -> Non
     for entry, mark in zip(in_line(waiting), marks, strict=False):
         address = address_of(entry)
         if address is not None:
-            shared.emit(Do(partial(shared.of(Listener).send, address, id_of(entry) + mark)))
+            process.emit(Do(partial(process.of(Listener).send, address, id_of(entry) + mark)))
 
 
 def local_address(endpoint: str) -> str:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.planning import Held
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex.exceptions import Loss
 
     P = ParamSpec("P")
@@ -369,7 +369,7 @@ class Lock(Handle[H]):
     def _ending_block(self, held: H, error: BaseException | None) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
         if not held.is_released:
-            warn_of_suspension(held.shared, self._shown, error)
+            warn_of_suspension(held.process, self._shown, error)
             yield from release(held)
 
     @abstractmethod
@@ -388,7 +388,7 @@ class Lock(Handle[H]):
         if force:
             check_bool("force", force)
             attempt.by_force()
-        return execute(attempt.shared, self._acquiring(attempt, who)) is not None
+        return execute(attempt.process, self._acquiring(attempt, who)) is not None
 
     def release(self) -> None:
         """Release the lock; of several locks, all.
@@ -445,7 +445,7 @@ class Lock(Handle[H]):
         attempt = self._attempt(
             who, self._options.seconds_to_wait(True, None), blocks=waits_block()
         )
-        return execute(attempt.shared, self._entering(attempt, who, id(calling_frame())))
+        return execute(attempt.process, self._entering(attempt, who, id(calling_frame())))
 
     @abstractmethod
     def __enter__(self) -> Any:
@@ -532,28 +532,28 @@ _MOST_WARNED = 1000
 class _Warned(set[str]):
     """What was held by blocks that a suspension has left, as far as this process has warned of it."""
 
-    def __init__(self, _: Shared) -> None:
+    def __init__(self, _: ProcessState) -> None:
         super().__init__()
 
 
-def warn_of_suspension(shared: Shared, name: str, error: BaseException | None) -> None:
+def warn_of_suspension(process: ProcessState, name: str, error: BaseException | None) -> None:
     """Log, once for each lock, that a block is left because a framework suspends its function: others get the lock meanwhile.
 
     Args:
-        shared: State that the locks of the process share.
+        process: State of the process.
         name: What was held in the block, for the message.
         error: The exception by which it is left; None for none.
     """
     if error is None:
         return
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
-    warned = shared.of(_Warned)
+    warned = process.of(_Warned)
     if not kinds & _SUSPEND or name in warned:
         return
     if len(warned) >= _MOST_WARNED:
         warned.clear()
     warned.add(name)
-    shared.emit(Log("warning", _SUSPENDED, (name, type(error).__name__)))
+    process.emit(Log("warning", _SUSPENDED, (name, type(error).__name__)))
 
 
 def note_not_released(error: BaseException, failure: Exception) -> None:

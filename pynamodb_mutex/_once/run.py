@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex._lock.operations.local_queue import Turn
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._lock.protocol.claim import OwnClaim
     from pynamodb_mutex._lock.protocol.server_time import Bounds
     from pynamodb_mutex._once.rows import OnceRequests
@@ -224,9 +224,9 @@ def _undated(key: str) -> MutexError:
 
 def emit_called(contender: Contender, outcome: str) -> None:
     """Emit that a call of `once` has ended, and how."""
-    shared = contender.shared
-    if outcome in WARNED or shared.hears("once_called"):
-        shared.emit(LockEvent("once_called", contender, None, {"outcome": outcome}))
+    process = contender.process
+    if outcome in WARNED or process.hears("once_called"):
+        process.emit(LockEvent("once_called", contender, None, {"outcome": outcome}))
 
 
 # -- its result ------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Recording(Guard):
 
     def check(self, what: str) -> None:
         """Raise if the run has ended here, or is that of the parent process; a lease that has ended does not count."""
-        if self.claim.is_released or self.claim.shared.inherited:
+        if self.claim.is_released or self.claim.process.inherited:
             self.claim.check(what)
 
     def begin(self, what: str) -> None:
@@ -365,17 +365,17 @@ def complete(record: Record) -> Operation[None]:
         MutexNotHeldError: If the run has ended.
     """
     guard, store = record.guard, record.store
-    shared = guard.claim.shared
+    process = guard.claim.process
 
     def build() -> Request:
-        return Request(store, "UpdateItem", record.request(shared.now))
+        return Request(store, "UpdateItem", record.request(process.now))
 
     def refusal(answer: Answer) -> Refusal:
         return Refusal([(guard, answer.item)], answer.refusal)
 
     guard.check("complete")
     try:
-        yield from write(shared, [guard], build, refusal, "complete")
+        yield from write(process, [guard], build, refusal, "complete")
     except PynamoDBException as error:
         emit_called(guard.claim.contender, "not_recorded")
         if isinstance(error, NotRecordedError):
@@ -401,15 +401,17 @@ def leave_to_expire(claim: HeldClaim, error: BaseException) -> None:
 # -- by people -------------------------------------------------------------------------------------
 
 
-def peek(shared: Shared, store: Store, row: RawItem, *, forces: bool = False) -> Operation[Answer]:
+def peek(
+    process: ProcessState, store: Store, row: RawItem, *, forces: bool = False
+) -> Operation[Answer]:
     """Read a row consistently.
 
     Raises:
         InvalidRowError: If it is not a lock's, or has impossible attributes, unless these are to be forgotten by force.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
-    until = shared.now + RELEASE_PATIENCE
-    answer = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    until = process.now + RELEASE_PATIENCE
+    answer = yield from retrying(process, lambda: store.read(row, consistent=True), until)
     if not (forces and store.layout.was_a_locks(answer.item)):
         answer.claim.check()
     return answer
@@ -427,7 +429,7 @@ def state_of(claim: Claim, received: float, bounds: Bounds | None) -> KnownState
 
 
 def decide(
-    shared: Shared,
+    process: ProcessState,
     store: Store,
     row: RawItem,
     key: str,
@@ -461,13 +463,13 @@ def decide(
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
     # What replaces a result that could not be stored is for the same payload, and for no shorter time.
     replaced = seen if state == "recorded" and result is not None else Claim()
-    token, until = shared.new_token(store), shared.now + RELEASE_PATIENCE
+    token, until = process.new_token(store), process.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`
 
     attempts = Attempts()
 
     def build() -> Request:
-        now = shared.now
+        now = process.now
         if seen.fault is not None:
             return put_right(store, row, answer.item, token, now)
         values = {"token": token, "seed": str(store.next_version(now))}
@@ -481,7 +483,7 @@ def decide(
             values["seen_done"] = seconds(seen.done_until)
         return store.update(requests.decide(values, forces=forces), row, values)
 
-    reply = yield from retrying(shared, build, until, attempts=attempts)
+    reply = yield from retrying(process, build, until, attempts=attempts)
     # refused by our own token, too, if the answer to an earlier attempt was lost
     is_done = reply.applied or reply.claim.token == token
     if attempts.maybe_applied and not is_done:

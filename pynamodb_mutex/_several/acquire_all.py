@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._lock.operations.retry import Named
-    from pynamodb_mutex._lock.operations.shared import Shared
 
 
 def read_rows(
-    shared: Shared,
+    process: ProcessState,
     store: Store,
     rows: Sequence[tuple[type[Model], RawItem]],
     until: float,
@@ -61,7 +61,7 @@ def read_rows(
     """Read up to 100 rows, usually by one request; return them in the same order, {} for a row that does not exist.
 
     Args:
-        shared: State that the locks of the process share.
+        process: State of the process.
         store: Store by whose connection the request is sent.
         rows: Model and primary key of each row.
         until: Local time until which a failure is retried.
@@ -86,7 +86,7 @@ def read_rows(
     while missing:
         request = store.read_all(missing)
         answer = yield from retrying(
-            shared,
+            process,
             lambda: request,  # noqa: B023 - called before the next round
             until,
             about=about,
@@ -102,22 +102,22 @@ def read_rows(
 
 
 def are_held(
-    shared: Shared,
+    process: ProcessState,
     locks: Sequence[tuple[Store, LockOptions]],
     judge: Callable[[Iterable[bool]], bool],
 ) -> Operation[bool]:
     """Return whether several locks are held, by one consistent read of their rows.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         locks: The store and the options of each lock.
         judge: Makes one truth value out of those of the locks: ``any`` or ``all``.
     """
     first = locks[0][0]
     keys = [(options.model, options.row) for _, options in locks]
-    rows = yield from read_rows(shared, first, keys, 0.0, consistent=True)
+    rows = yield from read_rows(process, first, keys, 0.0, consistent=True)
     claims = [store.layout.claim(row) for (store, _), row in zip(locks, rows, strict=True)]
-    return judge(claim.is_held(shared.now, first.bounds) for claim in claims)
+    return judge(claim.is_held(process.now, first.bounds) for claim in claims)
 
 
 # -- all or none -----------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ class _Member(Acquisition):
         """
         store, seen = self.store, self.observed.claim or Claim()
         # Not in `__init__`: the version depends on server time and on the row, which are read after that.
-        self.own = OwnClaim(self.shared.new_token(store), self.contender.options.lease)
-        self.own.version = max(store.next_version(self.shared.now), seen.version + 1)
+        self.own = OwnClaim(self.process.new_token(store), self.contender.options.lease)
+        self.own.version = max(store.next_version(self.process.now), seen.version + 1)
         self._first_end = 0.0
 
     @property
@@ -153,7 +153,7 @@ class _Member(Acquisition):
         The answer to a transaction does not show what it wrote. So the fencing token is not counted up in the row, as
         for a single lock, but chosen beforehand, and the update requires that the one in the row is lower.
         """
-        now, own = self.shared.now, self.own
+        now, own = self.process.now, self.own
         end, lease = own.propose(now, self.store.bounds, own.lease)
         self._first_end = self._first_end or end
         values = self.contender.values(lease, end) | {"new_version": str(own.version)}
@@ -197,7 +197,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
             poll: Shortest and longest wait between two polls, in seconds.
         """
-        super().__init__(contenders[0].shared, timeout)
+        super().__init__(contenders[0].process, timeout)
         self.contenders = contenders
         self._members = [_Member(each) for each in contenders]
         self._poll = poll
@@ -227,12 +227,12 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
 
     def _emit_contended(self) -> None:
         """Emit ``contended`` for each lock that is known to be held; called until that is known of one."""
-        now = self.shared.now
+        now = self.process.now
         for member in self._members:
             claim = member.holder
             if claim is not None and (member.observed.claim is None or now < member.free_at):
                 self._contended = True
-                self.shared.emit(contended(member.contender, claim))
+                self.process.emit(contended(member.contender, claim))
         if self._contended and self.timeout:
             warn_of_blocked_loop(self.contenders)
 
@@ -257,20 +257,20 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
     def _poll_until_deadline(
         self, wakeup: Wakeup, *, others_wait: bool
     ) -> Operation[HeldGroup | None]:
-        shared = self.shared
+        process = self.process
         # If others come first there has been no try yet: so there is one in any case, even at the deadline.
-        while others_wait or shared.now < self._deadline:
+        while others_wait or process.now < self._deadline:
             others_wait = False
             for member in self._members:
                 member.contender.warn_of_wait(self._since, member.holder)
             if self._deadline == math.inf:
                 self._check_holders()  # again in each round: see `Acquisition._report_wait`
-            self._waited = next_wait(self._waited, self._poll, shared.uniform)
+            self._waited = next_wait(self._waited, self._poll, process.uniform)
             free_at = max(member.free_at for member in self._members)
             end = math.inf
             if free_at > -math.inf:
-                end = poll_at_end(shared.now, free_at, self._poll, shared.uniform)
-            yield Wait(min(shared.now + self._waited, end, self._deadline), wakeup)
+                end = poll_at_end(process.now, free_at, self._poll, process.uniform)
+            yield Wait(min(process.now + self._waited, end, self._deadline), wakeup)
             held = yield from self.poll()
             if held is not None:
                 return held
@@ -290,7 +290,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
 
         A read costs half a read unit for each of them, a transaction two write units for each lock even if refused.
         """
-        shared = self.shared
+        process = self.process
         self.check_process()
         for member in self._members:
             if not member.store.connection.is_open:
@@ -304,14 +304,16 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             raise ValueError(msg)
         # At first contact, or after an idle time, all rows are read, and consistently: see `Acquisition.poll`.
         learns_time = self._members[0].observed.claim is None and not all(
-            member.store.knows_time(member.contender.options.lease, shared.now)
+            member.store.knows_time(member.contender.options.lease, process.now)
             for member in self._members
         )
-        members = [member for member in self._members if learns_time or shared.now < member.free_at]
+        members = [
+            member for member in self._members if learns_time or process.now < member.free_at
+        ]
         if not members:
             return True
         rows = yield from read_rows(
-            shared,
+            process,
             self.contenders[0].store,
             [(member.contender.model, member.contender.options.row) for member in members],
             self._deadline,
@@ -319,7 +321,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             about=members[0].contender,
             attempts=self.requests,
         )
-        return not self._is_blocked(dict(zip(members, rows, strict=True)), shared.now)
+        return not self._is_blocked(dict(zip(members, rows, strict=True)), process.now)
 
     def _take(self) -> Operation[HeldGroup | None]:
         """Send the transaction; return None if another holds one of the locks."""
@@ -333,14 +335,14 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             self.requests.count += 1
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
             return self.contenders[0].store.transact(
-                items, {CLIENT_REQUEST_TOKEN: self.shared.new_request_token()}
+                items, {CLIENT_REQUEST_TOKEN: self.process.new_request_token()}
             )
 
         while True:
             for member in self._members:
                 member.start_anew()
             answer = yield from retrying(
-                self.shared,
+                self.process,
                 build,
                 self._deadline,
                 about=self._members[0].contender,
@@ -402,7 +404,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         # Not in a variable of this step: after Ctrl-C within it, those that have begun would be held by nobody for ever.
         self._claims = claims
         failure = yield from renew_if_short(held)
-        if not held.stands_at(self.shared.now):
+        if not held.stands_at(self.process.now):
             yield from self._take_back()
             attempts.first_sent = math.inf
             raise_if_out_of_time(failure, held, self._deadline)
@@ -415,9 +417,9 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
     def _take_back(self) -> Operation[None]:
         for claim in self._claims:
             claim.forget()
-        until = self.shared.now + RELEASE_PATIENCE
+        until = self.process.now + RELEASE_PATIENCE
         for member in self._members:
             # Suppose DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in
             # all, and the caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
-            if self.shared.now < until:
+            if self.process.now < until:
                 yield from disown(member.contender, member.own)

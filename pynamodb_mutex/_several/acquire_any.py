@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex._lock.operations.options import LockOptions
-    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState, Queue
 
 
 class QueueForAny(LocalQueue[Any, Contender]):
@@ -54,7 +54,7 @@ class ContenderForOne(Contender):
     @property
     def queue(self) -> Queue:
         """The local queue of those who wait for the same set of keys."""
-        return self.shared.queue(self.store, self._any, QueueForAny)
+        return self.process.queue(self.store, self._any, QueueForAny)
 
 
 class ContenderForAny(Contender):
@@ -68,7 +68,7 @@ class ContenderForAny(Contender):
 
     def __init__(
         self,
-        shared: Shared,
+        process: ProcessState,
         store: Store,
         options: LockOptions,
         alternatives: Sequence[LockOptions],
@@ -77,12 +77,12 @@ class ContenderForAny(Contender):
         lock: object,
         blocks: bool = True,
     ) -> None:
-        super().__init__(shared, store, options, caller, lock=lock, blocks=blocks)
+        super().__init__(process, store, options, caller, lock=lock, blocks=blocks)
         self._any = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
         self.each: dict[str, Contender] = {}
         for each in alternatives:
             contender = ContenderForOne(
-                self._any, shared, store, each, caller, lock=lock, blocks=blocks
+                self._any, process, store, each, caller, lock=lock, blocks=blocks
             )
             self.each[contender.row_name] = contender
             for name in ("on_lost", "on_danger"):
@@ -93,7 +93,7 @@ class ContenderForAny(Contender):
     @property
     def queue(self) -> Queue:
         """The local queue of those who wait for the same set of keys."""
-        return self.shared.queue(self.store, self._any, QueueForAny)
+        return self.process.queue(self.store, self._any, QueueForAny)
 
     def at(self, row_name: str) -> Contender:
         """Return the contender for the row that a local holder hands over."""
@@ -167,7 +167,7 @@ class AcquisitionOfAny(Acquisition):
         self.check_process()
         layout = self.contender.store.layout
         rows = yield from read_rows(
-            self.shared,
+            self.process,
             self.contender.store,
             [(each.contender.model, each.contender.options.row) for each in attempts],
             self._deadline,
@@ -177,7 +177,7 @@ class AcquisitionOfAny(Acquisition):
             about=self.contender,
             attempts=self.requests,
         )
-        received = self.shared.now
+        received = self.process.now
         self._polled = True
         for attempt, row in zip(attempts, rows, strict=True):
             attempt.observed.see(layout.claim(row), received)
@@ -189,9 +189,9 @@ class AcquisitionOfAny(Acquisition):
         return None
 
     def _shuffled(self) -> list[Acquisition]:
-        uniform = self.shared.uniform
+        uniform = self.process.uniform
         return sorted(self._attempts, key=lambda _: uniform(0, 1))
 
     def _is_held_here(self, attempt: Acquisition) -> bool:
         local = attempt.contender.key_queue.holder
-        return local is not None and local.held_at(self.shared.now)
+        return local is not None and local.held_at(self.process.now)

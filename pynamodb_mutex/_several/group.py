@@ -33,7 +33,7 @@ class HeldGroup(Held):
     error_class = TransactWriteError
 
     def __init__(self, claims: Sequence[HeldClaim]) -> None:
-        super().__init__(claims[0].shared)
+        super().__init__(claims[0].process)
         self._claims = claims
         for claim in claims:
             claim.group = self
@@ -56,7 +56,7 @@ class HeldGroup(Held):
     def renewal(self, proposals: Mapping[HeldClaim, Proposal]) -> Request:
         """Return the transaction that renews claims, given a proposal for each."""
         items = [{TRANSACT_UPDATE: claim.renewal(proposals).kwargs} for claim in proposals]
-        token, (first, *_) = self.shared.new_request_token(), proposals
+        token, (first, *_) = self.process.new_request_token(), proposals
         return first.store.transact(items, {CLIENT_REQUEST_TOKEN: token})
 
     def note_renewal(self, proposals: Mapping[HeldClaim, Proposal], answer: Answer) -> Renewal:
@@ -85,12 +85,12 @@ class HeldGroup(Held):
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:
         """Plan the renewal after one that was sent at a local time, and has renewed some of the claims."""
-        shared, ends = self.shared, self.ends
+        process, ends = self.process, self.ends
         if len(renewed) < len(self.unreleased):
             # A write under way may release those that were left out. It may be refused, too, and then there must be time to
             # renew them. But there is a pause in any case: after a third of what is left of their leases, then after a third
             # of that, and so on, there would be no end of requests.
-            pause = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
+            pause = plan_after_failure(process.now, ends, self.lease, process.uniform)
             self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
         else:
             self.plan_renewal(sent, ends)
@@ -117,7 +117,7 @@ class HeldGroup(Held):
         hands_over: bool,  # noqa: ARG002 - nobody waits for all of them together
     ) -> Operation[bool]:
         """Send the transaction that releases several claims; return whether it was applied."""
-        shared, store = self.shared, endings[0].claim.store
+        process, store = self.process, endings[0].claim.store
         attempts = Attempts()
 
         # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
@@ -129,11 +129,11 @@ class HeldGroup(Held):
                 request = ending.request()
                 kind = TRANSACT_DELETE if request.operation == "DeleteItem" else TRANSACT_UPDATE
                 items.append({kind: request.kwargs})
-            return store.transact(items, {CLIENT_REQUEST_TOKEN: shared.new_request_token()})
+            return store.transact(items, {CLIENT_REQUEST_TOKEN: process.new_request_token()})
 
         try:
             answer = yield from retrying(
-                shared, build, endings[0].until, about=endings[0].claim, attempts=attempts
+                process, build, endings[0].until, about=endings[0].claim, attempts=attempts
             )
         finally:
             # The single releases that may follow count the transaction as an attempt: a claim that is missing then may

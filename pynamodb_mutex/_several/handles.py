@@ -137,7 +137,7 @@ class LockGroup(Lock["Held"]):
         for lock in self._locks:
             mine = lock._attempts.get(me)
             if mine is not None:
-                if mine.stands_at(attempt.shared.now):
+                if mine.stands_at(attempt.process.now):
                     msg = f"{shown(lock._name)} is already held by this thread or task"
                     raise MutexAlreadyHeldError(msg, key=lock._name, owner=mine.contender.owner)
                 mine.note_left()

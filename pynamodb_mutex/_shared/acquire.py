@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import Proposal
-    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState, Queue
     from pynamodb_mutex._lock.protocol import outcome
 
 _MOST_ROUNDS = 4
@@ -41,7 +41,7 @@ _MOST_ROUNDS = 4
 class Waiting(list[Any]):
     """The contenders of this process that wait for shared locks."""
 
-    def __init__(self, shared: Shared) -> None:  # noqa: ARG002 - `Shared.of` gives it
+    def __init__(self, process: ProcessState) -> None:  # noqa: ARG002 - `ProcessState.of` gives it
         super().__init__()
 
 
@@ -84,12 +84,12 @@ class SharedContender(Contender):
         reply = yield from send(store.read(row, consistent=True))
         if not isinstance(reply, Failure) and own.end_in(reply.claim) is not None:
             own.seen, own.version = reply.claim, reply.claim.version
-            yield from send(requests.leave(store, row, own, self.shared.now))
+            yield from send(requests.leave(store, row, own, self.process.now))
 
 
 def shares_of(contender: Contender, *, of_caller: bool = False) -> list[HeldShare]:
     """Return the shares of a lock that this process has, or only those of the thread or task that asks for it."""
-    found = contender.shared.holders(contender.store, contender.row_name)
+    found = contender.process.holders(contender.store, contender.row_name)
     held = [each for each in found if isinstance(each, HeldShare) and each.held]
     return [each for each in held if not of_caller or each.contender.caller == contender.caller]
 
@@ -114,7 +114,7 @@ class HeldShare(HeldClaim):
     def begin(self) -> None:
         """Note that the lock is held from now on, or again, and let the other readers of this process join."""
         super().begin()
-        for other in self.shared.of(Waiting):
+        for other in self.process.of(Waiting):
             if (other.store, other.row_name) == (self.store, self.contender.row_name):
                 other.queue.wake()
 
@@ -123,7 +123,7 @@ class HeldShare(HeldClaim):
         super().leave_queue()
         # Not while others share it: a fair writer takes this for a free lock, and would neither read nor mark.
         if len(self.own.seen.readers or ()) <= 1:
-            self.shared.queue(self.store, self.contender.row_name).wake()
+            self.process.queue(self.store, self.contender.row_name).wake()
 
     def emit(self, name: str, **fields: Any) -> None:
         """Queue an event of this acquisition, with what others who share the lock have to do with it."""
@@ -160,8 +160,8 @@ class HeldShare(HeldClaim):
         [ending], own = endings, self.own
         while True:
             answer = yield from retrying(
-                self.shared,
-                lambda: requests.leave(self.store, self.options.row, own, self.shared.now),
+                self.process,
+                lambda: requests.leave(self.store, self.options.row, own, self.process.now),
                 ending.until,
                 about=self,
                 attempts=ending.attempts,
@@ -246,8 +246,8 @@ class SharedAcquisition(acquire.Acquisition):
         # one read, and no write that is refused, where another of this process reads; none where this one does
         self._reads_first = bool(shares_of(contender))
         for share in shares_of(contender, of_caller=True):
-            self.observed.see(share.own.seen, self.shared.now)
-        waiting = self.shared.of(Waiting)
+            self.observed.see(share.own.seen, self.process.now)
+        waiting = self.process.of(Waiting)
         waiting.append(contender)
         try:
             return (yield from super().acquire(note))
@@ -259,7 +259,7 @@ class SharedAcquisition(acquire.Acquisition):
         """Local time from which the lock may be shared, as far as is known: see `Acquisition`."""
         bounds = self.contender.store.bounds
         free_at = -math.inf if self._joins else super().free_at
-        until = self._seen.marked_until(self.shared.now, bounds)
+        until = self._seen.marked_until(self.process.now, bounds)
         if until is None or bounds is None or self._is_nested:
             return free_at
         return max(free_at, bounds.passes(until + TICK))
@@ -268,7 +268,7 @@ class SharedAcquisition(acquire.Acquisition):
     def described(self) -> str:
         """What kept this reader out last: a mark, or the number of readers, besides the holder."""
         seen, bounds, besides = self._seen, self.contender.store.bounds, ""
-        if seen.marked_until(self.shared.now, bounds) is not None:
+        if seen.marked_until(self.process.now, bounds) is not None:
             end = date_of(seen.wanted_until)
             besides = f"a writer waits ({shown_owner(seen.wanted_by)}, mark until {end}); "
         elif len(seen.readers or ()) >= readers.MOST:
@@ -288,31 +288,31 @@ class SharedAcquisition(acquire.Acquisition):
     @property
     def _joins(self) -> bool:
         bounds, nested = self.contender.store.bounds, self._is_nested
-        return readers.may_join(self._seen, self.shared.now, bounds, nested=nested)
+        return readers.may_join(self._seen, self.process.now, bounds, nested=nested)
 
     def take(self, seen: Claim | None = None) -> Operation[HeldClaim | None]:  # noqa: ARG002 - it breaks none
         """Begin a claim or join one; return None if another holds the lock alone, or a writer waits."""
         own: readers.SharedClaim | None = None
         for _ in range(_MOST_ROUNDS):
             if own is None or not own.version or not (self._joins and own.is_of(self._seen)):
-                token = self.shared.new_token(self.contender.store)
+                token = self.process.new_token(self.contender.store)
                 own = readers.SharedClaim(token, self.contender.options.lease, self.contender.owner)
             if self._joins:
                 own.seen, own.version = self._seen, self._seen.version
             held = yield from self._send(own)
-            if held is not None or self.shared.now < self.free_at:
+            if held is not None or self.process.now < self.free_at:
                 return held
         return None
 
     def _send(self, own: readers.SharedClaim) -> Operation[HeldClaim | None]:
         """Send the write that begins a claim, or joins one if ``own`` has its version; return None if it was refused."""
-        contender, shared, store = self.contender, self.shared, self.contender.store
+        contender, process, store = self.contender, self.process, self.contender.store
         attempts, proposed = Attempts(), (0.0, 0.0)
 
         def build() -> Request:
             nonlocal proposed
             self.requests.count += 1
-            now, row = shared.now, contender.options.row
+            now, row = process.now, contender.options.row
             proposed = end, lease = own.propose(now, store.bounds, own.lease)
             if own.version:
                 return requests.join(store, row, own, end, lease, now, nested=self._is_nested)
@@ -329,7 +329,7 @@ class SharedAcquisition(acquire.Acquisition):
 
         self.undo.append(partial(acquire.end_write, contender, own, attempts))
         answer = yield from retrying(
-            shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
+            process, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
         # Suppose a join is refused for too many readers, one of them leaves, and a copy of that join is applied: its entry is
         # found by the next request, and others have counted since then.
@@ -383,7 +383,7 @@ class _Mark:
     def request(self) -> Request | None:
         """Return the request that marks the row, and shows it; None if there are no readers, or another mark will do."""
         attempt, contender = self._attempt, self._attempt.contender
-        now, claim, bounds = attempt.shared.now, attempt.observed.claim, contender.store.bounds
+        now, claim, bounds = attempt.process.now, attempt.observed.claim, contender.store.bounds
         if claim is None or not claim.readers or bounds is None:
             return None
         until = claim.marked_until(now, bounds) or 0.0
@@ -391,15 +391,15 @@ class _Mark:
             return None
         # Never sooner: suppose server time turns out to be less far on. An earlier end would be refused, and then removed in vain.
         self._until = max(self._until, bounds.nominal(now) + readers.MARK)
-        if attempt.shared.hears("marked"):
+        if attempt.process.hears("marked"):
             fields = {"readers": len(claim.readers)}
-            attempt.shared.emit(LockEvent("marked", contender, None, fields))
+            attempt.process.emit(LockEvent("marked", contender, None, fields))
         row, own = contender.options.row, seconds(self._until)
         return requests.mark(contender.store, row, claim, own, contender.owner, now)
 
     def remove(self) -> Operation[None]:
         """Remove the mark, so that readers need not wait for its end; sent once."""
         contender = self._attempt.contender
-        if self._until and not contender.shared.inherited:
+        if self._until and not contender.process.inherited:
             until, row = seconds(self._until), contender.options.row
             yield from send(requests.unmark(contender.store, row, until))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim, Proposal
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex.exceptions import MutexNotHeldError
 
     class Condition(Protocol):
@@ -122,7 +122,7 @@ class Guard:
         claim = self.claim
         values = claim.store.mine(claim.own)
         if self.ends:
-            values |= claim.store.ending(claim.shared.now) | {"abandoned_by": claim.abandoned_by}
+            values |= claim.store.ending(claim.process.now) | {"abandoned_by": claim.abandoned_by}
         if self.renews:
             renewal = claim.propose_renewal(self.lease)
             self._renewals.append(renewal)
@@ -148,7 +148,7 @@ class Guard:
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
             claim.change("unlocking")
         # one number for all attempts: a row that has it shows that one of them was applied
-        self.number = claim.own.next_write(claim.shared.random_bits())
+        self.number = claim.own.next_write(claim.process.random_bits())
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:
         """Return what a row shows about this write, of which it refused an attempt.
@@ -157,7 +157,7 @@ class Guard:
             row: The row; empty if there is none.
             maybe_applied: Whether an attempt may have been applied.
         """
-        claim, now = self.claim, self.claim.shared.now
+        claim, now = self.claim, self.claim.process.now
         shown_claim = claim.store.layout.claim(row)
         last = self._renewals[-1].end if self.renews else None
         verdict = outcome.guarded_write(
@@ -207,14 +207,14 @@ class Guard:
                 # this write has renewed one claim of a group alone: the others are due when they were
                 together.failure = None
                 together.plan_renewal(renewal.sent, together.ends)
-                claim.shared.schedule.refresh(together)
+                claim.process.schedule.refresh(together)
         if self.ends:
             claim.note_unlocked()
         # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
         # this one would have been refused; nor can it be any more, for the number that it expects is gone.
         elif claim.change("written"):
             # it may be in danger now: see `HeldClaim.danger_at`
-            claim.shared.schedule.refresh(claim.together)
+            claim.process.schedule.refresh(claim.together)
 
     def failed(self, *, in_doubt: bool) -> None:
         """Note that the write failed.
@@ -229,7 +229,7 @@ class Guard:
             self.claim.change("unanswered" if doubt else "not unlocked")
             # Its lease may have ended by now, or little may be left. Neither counted while the write was under way, so it may
             # not be scheduled any more: hence no refresh.
-            together.shared.schedule.add(together, together.due())
+            together.process.schedule.add(together, together.due())
 
 
 class Refusal(NamedTuple):
@@ -247,7 +247,7 @@ class Refusal(NamedTuple):
 
 
 def write(
-    shared: Shared,
+    process: ProcessState,
     guards: Sequence[Guard],
     build: Callable[[], Request],
     refusal: Callable[[Answer], Refusal],
@@ -256,7 +256,7 @@ def write(
     """Make one write, under claims or without any. Other writes of this process under the same claims wait meanwhile.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         guards: The claims' guards, each of another acquisition; empty for a write without a lock.
         build: Makes the request, with the guards' present values.
         refusal: Returns which conditions may have refused it, given the answer.
@@ -276,7 +276,7 @@ def write(
     for guard in guards:
         guard.check(what)
     claims = [guard.claim for guard in guards]
-    writer = shared.runner
+    writer = process.runner
     try:
         # Inside, for Ctrl-C may come within a step, too: of a reservation that nobody ends, all later writes would wait for ever.
         yield from begin_writing(claims, writer, what)
@@ -289,7 +289,7 @@ def write(
             for guard in guards:
                 guard.begin(what)
             answer = yield from _send_until_known(
-                shared, guards, build, refusal, what, attempts=attempts
+                process, guards, build, refusal, what, attempts=attempts
             )
         except BaseException as error:
             # any other error than DynamoDB's, such as Ctrl-C, may have come before an answer did
@@ -315,7 +315,7 @@ def begin_writing(
 
     Args:
         claims: The claims.
-        writer: What runs the write: `Shared.runner`, a new object for each write.
+        writer: What runs the write: `ProcessState.runner`, a new object for each write.
         what: Name of the call, for messages.
 
     Raises:
@@ -329,7 +329,7 @@ def begin_writing(
         for claim in busy:
             # A signal handler has interrupted this thread while it sends that write; or a task of this thread's event
             # loop sends it, which goes on only when this call returns.
-            if claim.writes_on is not None and claim.shared.stalls(claim.writes_on):
+            if claim.writes_on is not None and claim.process.stalls(claim.writes_on):
                 msg = f"{what}: a write under the lock {shown(claim.key)} is under way on this thread, which this call blocks"
                 raise MutexError(msg, key=claim.key)
             claim.writers = (*claim.writers, wakeup)
@@ -349,7 +349,7 @@ def end_writing(claims: Sequence[HeldClaim], writer: tuple[int, bool]) -> None:
 
 
 def _send_until_known(
-    shared: Shared,
+    process: ProcessState,
     guards: Sequence[Guard],
     build: Callable[[], Request],
     refusal: Callable[[Answer], Refusal],
@@ -365,11 +365,11 @@ def _send_until_known(
     about = guards[0].claim if guards else None
     while True:
         # anew in each round, for a renewal that this write met has moved the ends of the leases
-        until = min((guard.claim.ends for guard in guards), default=shared.now + RELEASE_PATIENCE)
-        answer = yield from retrying(shared, build, until, about=about, attempts=attempts)
+        until = min((guard.claim.ends for guard in guards), default=process.now + RELEASE_PATIENCE)
+        answer = yield from retrying(process, build, until, about=about, attempts=attempts)
         maybe_applied = attempts.maybe_applied
         if answer.applied or _is_applied(
-            guards, refusal(answer), what, shared.now, maybe_applied=maybe_applied
+            guards, refusal(answer), what, process.now, maybe_applied=maybe_applied
         ):
             return answer
 
@@ -476,5 +476,5 @@ def save_data(
         return Refusal([(guard, answer.item)], answer.refusal)
 
     what = "save_data" if lease is None else "renew"
-    yield from write(claim.shared, [guard], build, refusal, what)
+    yield from write(claim.process, [guard], build, refusal, what)
     claim.item = store.layout.with_data(claim.item, serialized)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Store
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 _OPERATIONS = {
@@ -204,7 +204,9 @@ class UnlockedRow:
         self._version = 0
         self._low = "0"
 
-    def learn_time(self, shared: Shared, failure: type[PynamoDBException]) -> Operation[None]:
+    def learn_time(
+        self, process: ProcessState, failure: type[PynamoDBException]
+    ) -> Operation[None]:
         """Read the row if server time is not known yet, and the write makes a fencing token from it.
 
         Without server time the token would start from 1, below those of a row of the same key that was deleted. An
@@ -216,7 +218,7 @@ class UnlockedRow:
         if self.kind != TRANSACT_PUT or self.store.bounds is not None:
             return
         try:
-            yield from learn_time(shared, self.store, key_of(self.write.row))
+            yield from learn_time(process, self.store, key_of(self.write.row))
         except GetError as error:
             # to the caller it is the write that failed
             raise failure(error.msg, error.cause) from error.cause

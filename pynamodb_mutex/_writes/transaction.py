@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._writes.row_write import Member
 
 
@@ -68,12 +68,12 @@ class ProtectedItem(dict[str, Any]):
 
 
 def write_alone(
-    shared: Shared, member: GuardedRow | UnlockedRow | PlainRow, what: str
+    process: ProcessState, member: GuardedRow | UnlockedRow | PlainRow, what: str
 ) -> Operation[Answer]:
     """Make one write as a request of its own.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         member: The write.
         what: Name of the call, for messages.
 
@@ -88,10 +88,10 @@ def write_alone(
     if not member.store.connection.is_open:
         yield Outside(member.store.connection.open)
     if isinstance(member, UnlockedRow):
-        yield from member.learn_time(shared, PutError)
+        yield from member.learn_time(process, PutError)
 
     def build() -> Request:
-        kwargs = member.request(shared.now) | _SAYS_CAPACITY
+        kwargs = member.request(process.now) | _SAYS_CAPACITY
         if isinstance(member, UnlockedRow):
             member.sent = kwargs.get(ITEM)
         return Request(member.store, member.write.operation, kwargs)
@@ -104,11 +104,11 @@ def write_alone(
         return Refusal([], answer.refusal)
 
     # if the answer was lost, the refusal of the retry: it shows the row as the write has left it
-    return (yield from write(shared, guards, build, refusal, what))
+    return (yield from write(process, guards, build, refusal, what))
 
 
 def write_together(
-    shared: Shared,
+    process: ProcessState,
     items: Sequence[Member | dict[str, Any]],
     what: str,
     request_token: str | None = None,
@@ -117,7 +117,7 @@ def write_together(
     """Make writes in one transaction.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         items: Items that are built for each attempt, at least one, and items that stay as the caller gave them.
         what: Name of the call, for messages.
         request_token: The caller's ClientRequestToken, for the first attempt; None if there is none.
@@ -146,7 +146,7 @@ def write_together(
         if not isinstance(item, dict) and not item.store.connection.is_open:
             yield Outside(item.store.connection.open)
         if isinstance(item, UnlockedRow):
-            yield from item.learn_time(shared, TransactWriteError)
+            yield from item.learn_time(process, TransactWriteError)
     stores = [item.store for item in items if not isinstance(item, dict)]
     # Under a guard not by a connection with Meta's timeouts, which may hang for longer than a lease.
     store = next((guard.claim.store for guard in guards.values()), stores[0])
@@ -167,10 +167,10 @@ def write_together(
         nonlocal built, token, request_token
         if guards or built is None:
             built = [
-                dict(item) if isinstance(item, dict) else {item.kind: item.request(shared.now)}
+                dict(item) if isinstance(item, dict) else {item.kind: item.request(process.now)}
                 for item in items
             ]
-            token, request_token = request_token or shared.new_request_token(), None
+            token, request_token = request_token or process.new_request_token(), None
         return store.transact(built, {**_SAYS_CAPACITY, **options, CLIENT_REQUEST_TOKEN: token})
 
     def refusal(answer: Answer) -> Refusal:
@@ -183,7 +183,7 @@ def write_together(
             [(other, refused[place]) for place, other in conditions.items() if place in refused],
         )
 
-    answer = yield from write(shared, list(guards.values()), build, refusal, what)
+    answer = yield from write(process, list(guards.values()), build, refusal, what)
     return answer.data
 
 
@@ -217,14 +217,14 @@ def _target(item: Member | dict[str, Any]) -> tuple[str, RawItem]:
 
 
 def commit(
-    shared: Shared,
+    process: ProcessState,
     transaction: TransactWrite,
     own: Sequence[GuardOnly] = (),
 ) -> Operation[dict[str, Any]] | None:
     """Return the operation that commits a transaction, if it needs a guard or check of the protocol.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         transaction: PynamoDB's transaction.
         own: Its own guards, which count even if their rows are not written in it.
 
@@ -261,15 +261,15 @@ def commit(
     for member in own:
         guard = guards[member.guard.claim]
         guard.ends = guard.ends or member.guard.ends
-    return _committing(shared, transaction, items)
+    return _committing(process, transaction, items)
 
 
 def _committing(
-    shared: Shared, transaction: TransactWrite, items: Sequence[Member | dict[str, Any]]
+    process: ProcessState, transaction: TransactWrite, items: Sequence[Member | dict[str, Any]]
 ) -> Operation[dict[str, Any]]:
     token, options = private.request_token_of(transaction), private.options_of(transaction)
     try:
-        return (yield from write_together(shared, items, "transaction", token, options))
+        return (yield from write_together(process, items, "transaction", token, options))
     except TransactWriteError as error:
         _hide_rows(error, transaction)
         raise

@@ -83,7 +83,7 @@ def test_renewal_ends_the_danger_unless_its_answer_is_too_late_to_help(scene, cl
     mutex._options.on_danger.wait()
     claim = mutex._latest
     proposal = claim.propose_renewal()
-    claim.shared.now += late
+    claim.process.now += late
     claim.extend(proposal)
     # after 20 s it would be reported at once, for a second time, of the same danger
     assert claim.in_danger is (late == 20)

@@ -20,7 +20,7 @@ from dev.faultproxy import after, drop_answer, through
 from pynamodb_mutex import LockItem, Mutex, signals
 from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.renew import renew_in_background
-from pynamodb_mutex._lock.operations.shared import RenewalSchedule
+from pynamodb_mutex._lock.operations.process_state import RenewalSchedule
 from pynamodb_mutex._lock.runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.aio import AsyncMutex
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState, Queue
 
 H = TypeVar("H", bound=Held)
 """What an attempt acquires: a claim, or several that are held together."""
@@ -57,19 +57,19 @@ class Attempt(ABC, Generic[H]):
     """An attempt to acquire one lock or several, until a deadline.
 
     Attributes:
-        shared: State that the locks of the process share.
+        process: State of the process.
         timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
         requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
     """
 
-    def __init__(self, shared: Shared, timeout: float) -> None:
+    def __init__(self, process: ProcessState, timeout: float) -> None:
         """Make an attempt.
 
         Args:
-            shared: State that the locks of the process share.
+            process: State of the process.
             timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
         """
-        self.shared = shared
+        self.process = process
         self.requests = Attempts()
         self.timeout = timeout
         self._deadline = math.inf
@@ -111,7 +111,7 @@ class Attempt(ABC, Generic[H]):
 
     def begin(self) -> None:
         """Start to count the timeout."""
-        self._since = self.shared.now
+        self._since = self.process.now
         self._deadline = self._since + self.timeout
 
     @abstractmethod
@@ -123,9 +123,9 @@ class Attempt(ABC, Generic[H]):
         """Return the contenders that ask for what was not acquired, as far as it is known to be held."""
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
-        waited = max(0.0, self.shared.now - self._since)
+        waited = max(0.0, self.process.now - self._since)
         for contender in self._reported():
-            self.shared.emit(not_acquired(contender, waited, self.requests.count, error))
+            self.process.emit(not_acquired(contender, waited, self.requests.count, error))
 
     def _check_holders(self) -> None:
         """Refuse a wait that keeps a holder in this process from ever releasing its lock: see `refuse_wait`."""
@@ -154,7 +154,7 @@ class Attempt(ABC, Generic[H]):
 
     def check_process(self) -> None:
         """Raise if the process was forked during a wait and this is the child: the lock would be the parent's."""
-        if self.shared.inherited:
+        if self.process.inherited:
             raise MutexError(
                 "the process was forked, or its engine left, while it waited for a lock"
             )
@@ -188,7 +188,7 @@ class Acquisition(Attempt[HeldClaim]):
             timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
             whole: The larger attempt of which this is a part; None if it is none.
         """
-        super().__init__(contender.shared, timeout)
+        super().__init__(contender.process, timeout)
         self.contender = contender
         self.observed = ObservedClaim()
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
@@ -248,7 +248,7 @@ class Acquisition(Attempt[HeldClaim]):
         The turn is in the queue before anything is sent. Otherwise a thread that asked first, but queued only after
         its answer, would come after threads that asked later and were answered sooner.
         """
-        queue, now = self.contender.queue, self.shared.now
+        queue, now = self.contender.queue, self.process.now
         local = queue.holder
         turn = WaitingTurn(queue, self.contender, Wakeup())
         self.undo.append(partial(_undo_turn, turn))
@@ -270,36 +270,36 @@ class Acquisition(Attempt[HeldClaim]):
 
     def _wait(self, turn: WaitingTurn) -> Operation[HeldClaim | None]:
         """Poll and wait until the lock is acquired; return None if it was handed over, or at the deadline."""
-        shared, queue = self.shared, turn.queue
+        process, queue = self.process, turn.queue
         self._check_wait(turn)
         while True:
             if turn.granted is not None:
                 return None
             settled, turn.settled = turn.settled, None
             if settled is not None:
-                self.see(settled, shared.now)
+                self.see(settled, process.now)
             if queue.holder is not None:
                 # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
                 # it counted as the holder, its end would be the time of the next poll, which has passed: once another
                 # process holds the lock, this waiter would poll a hundred times a second.
                 queue.holder.note_end()
-            if turn.is_due(shared.now, self._deadline):
+            if turn.is_due(process.now, self._deadline):
                 claim = yield from self.poll()
                 if claim is not None:
                     return claim
                 if self.holder is not None:
-                    queue.see(self.holder, shared.now + self.poll_times[1])
+                    queue.see(self.holder, process.now + self.poll_times[1])
                 # Handed over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
-            if shared.now >= self._deadline:
+            if process.now >= self._deadline:
                 return None
             self._report_wait(turn)
             poll = self.poll_times
-            end = poll_at_end(shared.now, self._frees_at(queue), poll, shared.uniform)
+            end = poll_at_end(process.now, self._frees_at(queue), poll, process.uniform)
             longest = 0.0 if queue.holder is None else max(poll[1], queue.holder.noticed_within)
-            deadline, uniform = self._deadline, shared.uniform
-            until = turn.waits_until(shared.now, poll, deadline, end, uniform, longest=longest)
+            deadline, uniform = self._deadline, process.uniform
+            until = turn.waits_until(process.now, poll, deadline, end, uniform, longest=longest)
             yield Wait(until, turn.wakeup)
 
     def _report_wait(self, turn: WaitingTurn) -> None:
@@ -331,7 +331,7 @@ class Acquisition(Attempt[HeldClaim]):
             # of those that would never go on the first
             if ends < math.inf and contender.stalls(ahead.contender):
                 stalled, ends = ahead.contender, math.inf
-            if ends < math.inf and giver is not None and self.shared.stalls(ahead.given_by):
+            if ends < math.inf and giver is not None and self.process.stalls(ahead.given_by):
                 stalled, ends = giver.contender, math.inf
         if stalled is not None:
             refuse_wait(contender, stalled, ends, self._deadline)
@@ -339,7 +339,7 @@ class Acquisition(Attempt[HeldClaim]):
     def _emit_contended(self) -> None:
         self._contended = True
         blocker = self.blocker
-        self.shared.emit(contended(blocker.contender, blocker.holder))
+        self.process.emit(contended(blocker.contender, blocker.holder))
         if self.timeout:
             warn_of_blocked_loop([self.contender])
 
@@ -373,7 +373,7 @@ class Acquisition(Attempt[HeldClaim]):
         and write only if the read shows that the lock may be free.
         """
         self.check_process()
-        contender, shared = self.contender, self.shared
+        contender, process = self.contender, self.process
         if not contender.store.connection.is_open:
             yield Outside(contender.store.connection.open)
         first = self._first()
@@ -382,11 +382,11 @@ class Acquisition(Attempt[HeldClaim]):
         elif first == "read":
             answer = yield from self._read(consistent=False)
             self.see(answer.claim, answer.received)
-        if first != "write" and shared.now < self.free_at:
+        if first != "write" and process.now < self.free_at:
             return None
         known = self.observed.claim
         claim = yield from self.take()
-        if claim is None and self.observed.claim is not known and shared.now >= self.free_at:
+        if claim is None and self.observed.claim is not known and process.now >= self.free_at:
             # The write compared the claim's end with a lower bound of server time that had fallen behind in an idle
             # time, and was refused. The Date of the refusal shows that the claim had ended. Without a second write, a
             # caller that does not wait would not get a lock that is free.
@@ -396,7 +396,7 @@ class Acquisition(Attempt[HeldClaim]):
 
     def _first(self) -> Literal["write", "read", "consistent read"]:
         """Return the request with which a try begins. A later read may be stale: the next poll corrects it."""
-        contender, now, seen = self.contender, self.shared.now, self.observed.claim is not None
+        contender, now, seen = self.contender, self.process.now, self.observed.claim is not None
         if not seen and (
             self._reads_first or not contender.store.knows_time(contender.options.lease, now)
         ):
@@ -424,7 +424,7 @@ class Acquisition(Attempt[HeldClaim]):
 
         return (
             yield from retrying(
-                self.shared, build, self._deadline, about=contender, attempts=self.requests
+                self.process, build, self._deadline, about=contender, attempts=self.requests
             )
         )
 
@@ -434,21 +434,21 @@ class Acquisition(Attempt[HeldClaim]):
         Args:
             seen: The claim to break, and no later one; None for the lock only if it is free.
         """
-        contender, shared, store = self.contender, self.shared, self.contender.store
+        contender, process, store = self.contender, self.process, self.contender.store
         lease = contender.options.lease
         # The mark shows the displaced holder why its claim is gone. Only if there was one: it takes a claim with the mark and
         # the version after its own as proof that no release of its own was applied before.
         mark = "" if seen is None else FORCED_MARK
-        own = OwnClaim(mark + shared.new_token(store), lease)
+        own = OwnClaim(mark + process.new_token(store), lease)
         attempts = Attempts()
 
         def build() -> Request:
             self.requests.count += 1
-            end, granted = own.propose(shared.now, store.bounds, lease)
+            end, granted = own.propose(process.now, store.bounds, lease)
             values = contender.values(granted, end)
             if seen is not None:
                 return store.hand_over(contender.options.row, seen, own, values)
-            return self._request(own, values, shared.now)
+            return self._request(own, values, process.now)
 
         def accept(answer: Answer) -> Failure | None:
             if answer.applied and answer.claim.token != own.token:
@@ -459,7 +459,7 @@ class Acquisition(Attempt[HeldClaim]):
 
         self.undo.append(partial(end_write, contender, own, attempts))
         answer = yield from retrying(
-            shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
+            process, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
         if answer.claim.token == own.token:
             # Refuses, for example, a version with a fraction, to which the write added 1. The claim is ended.
@@ -480,9 +480,9 @@ class Acquisition(Attempt[HeldClaim]):
         claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
         if seen is not None:
             self.displaced = seen
-            note_broken(shared, store, contender.row_name, seen, answer.claim)
+            note_broken(process, store, contender.row_name, seen, answer.claim)
             text, values = "%s taken by force from %s", (shown(contender.key), seen.holder)
-            shared.emit(Log("warning", text, values, claim.log_fields))
+            process.emit(Log("warning", text, values, claim.log_fields))
         return (yield from self._hold(claim, sent))
 
     def _hold(self, claim: HeldClaim, sent: float) -> Operation[HeldClaim | None]:
@@ -494,7 +494,7 @@ class Acquisition(Attempt[HeldClaim]):
         """
         self.undo[-1] = partial(take_back, claim)
         failure = yield from renew_if_short(claim)
-        if claim.stands_at(self.shared.now):
+        if claim.stands_at(self.process.now):
             claim.begin()
             claim.start(sent)
             return claim
@@ -544,7 +544,7 @@ def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
 
     Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
     """
-    if held.ends - held.shared.now < TOO_SHORT * held.lease:
+    if held.ends - held.process.now < TOO_SHORT * held.lease:
         try:
             yield from renew(held)
         except PynamoDBException as error:
@@ -565,7 +565,7 @@ def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline
     skip its work. Not before they are given up: those requests may hang until the deadline, with no poll after it.
     """
     is_lost = any(claim.belief.loss is not None for claim in held.claims)
-    if failure is not None and not is_lost and deadline <= held.shared.now:
+    if failure is not None and not is_lost and deadline <= held.process.now:
         raise failure
 
 
@@ -602,7 +602,7 @@ def _leave_line(turn: WaitingTurn) -> Operation[HeldClaim | None]:
     # If a hand-over to this turn is under way, wait for its outcome. Also after the deadline: the write may have been
     # applied, and the claim is ours then. Not in a child that a signal handler forks meanwhile, and that is to end: the
     # thread that hands over does not exist there.
-    while turn.promised_by is not None and not turn.contender.shared.inherited:
+    while turn.promised_by is not None and not turn.contender.process.inherited:
         yield Wait(wakeup=turn.wakeup)
     return turn.leave()
 

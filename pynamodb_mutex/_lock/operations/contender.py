@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.store import Store
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
-    from pynamodb_mutex._lock.operations.shared import Queue, Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState, Queue
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 PASSED_OVER = ("pynamodb_mutex.", "contextlib")
@@ -64,7 +64,7 @@ class Contender:
     """Whoever asks for one lock, and then holds it.
 
     Attributes:
-        shared: State that the locks of the process share.
+        process: State of the process.
         store: Store in which the lock's row is.
         options: Options of the lock.
         caller: Number of the thread or task that asks for the lock, and then holds it.
@@ -96,8 +96,8 @@ class Contender:
         "on_lost",
         "options",
         "owner",
+        "process",
         "row_name",
-        "shared",
         "store",
         "thread",
         "warns_at",
@@ -115,7 +115,7 @@ class Contender:
 
     def __init__(
         self,
-        shared: Shared,
+        process: ProcessState,
         store: Store,
         options: LockOptions,
         caller: Caller,
@@ -126,14 +126,14 @@ class Contender:
         """Make a contender.
 
         Args:
-            shared: State that the locks of the process share.
+            process: State of the process.
             store: Store in which the lock's row is.
             options: Options of the lock.
             caller: The thread or task that asks for the lock.
             lock: The object by which it does so.
             blocks: Whether a wait blocks the caller's thread.
         """
-        self.shared = shared
+        self.process = process
         self.store = store
         self.options = options
         # Not the object: handles keep claims for as long as it lives (`handles.Lock`), and so a claim that referred to it
@@ -146,7 +146,7 @@ class Contender:
         self.warns_at = 0.0
         self.on_lost = (partial(options.on_lost, lock),) if options.on_lost else ()
         self.on_danger = (partial(options.on_danger, lock),) if options.on_danger else ()
-        self.on_freed: Callable[[Shared, Claim], object] | None = None
+        self.on_freed: Callable[[ProcessState, Claim], object] | None = None
         self.owner = options.owner or caller.label
         self.key = options.key if options.range_key is None else options.name
         self.row_name = lock_name(options.model, options.key, options.row)
@@ -162,12 +162,12 @@ class Contender:
     @property
     def queue(self) -> Queue:
         """The local queue in which this contender waits, and whose next waiter gets the lock at its release."""
-        return self.shared.queue(self.store, self.row_name)
+        return self.process.queue(self.store, self.row_name)
 
     @property
     def key_queue(self) -> Queue:
         """The local queue of the lock's own key; the same as `queue`, unless other keys would do as well."""
-        return self.shared.queue(self.store, self.row_name)
+        return self.process.queue(self.store, self.row_name)
 
     @property
     def log_fields(self) -> dict[str, Any]:
@@ -176,8 +176,8 @@ class Contender:
 
     def next_holder(self, claim: Any) -> Any:
         """Return the turn that takes the lock over from this contender's claim; None if that is to be released."""
-        shared = self.shared
-        return self.queue.next_in_line(claim, self.options.poll, shared.now, shared.uniform)
+        process = self.process
+        return self.queue.next_in_line(claim, self.options.poll, process.now, process.uniform)
 
     def at(self, row_name: str) -> Contender:  # noqa: ARG002 - there is but one
         """Return the contender for the row that a local holder hands over; this one, unless several keys would do."""
@@ -199,7 +199,7 @@ class Contender:
         Args:
             sought: Return it instead if this is true of it.
         """
-        for claim in self.shared.holders(self.store, self.row_name):
+        for claim in self.process.holders(self.store, self.row_name):
             other: Contender = claim.contender
             # the same key may come with other range keys
             if other is self or not claim.held or other.row_name != self.row_name:
@@ -212,7 +212,7 @@ class Contender:
     @property
     def whose(self) -> str:
         """Who of this process holds the lock, for a message; empty if nobody here does."""
-        holders = [claim.contender for claim in self.shared.holders(self.store, self.row_name)]
+        holders = [claim.contender for claim in self.process.holders(self.store, self.row_name)]
         callers = {each.caller for each in holders if each.row_name == self.row_name}
         if self.caller in callers:
             return "this thread or task holds it itself: "
@@ -226,7 +226,7 @@ class Contender:
             claim: The claim in the way; None if none was seen.
         """
         self._warn_of_holder()
-        now = self.shared.now
+        now = self.process.now
         self.warns_at = self.warns_at or since + self.options.lease
         if now < self.warns_at:
             return
@@ -243,7 +243,7 @@ class Contender:
             claim.described,
         )
         text = "%s has waited for %s for %.0f s: %s%s%s"
-        self.shared.emit(Log("warning", text, (*values, held), self.log_fields))
+        self.process.emit(Log("warning", text, (*values, held), self.log_fields))
 
     def _may_be_inside(self, claim: Any) -> bool:
         """Return whether this contender may have been called in the block of a reentrant lock, and the context hides it."""
@@ -267,7 +267,7 @@ class Contender:
                 text = "%s is held by %s, %s: if that block is around this wait, the wait never ends. Use AsyncMutex for both"
                 how = "by a block that this thread began in another context (contextvars)"
             values = (shown(claim.key), shown_owner(other.owner), how)
-            self.shared.emit(Log("warning", text, values, self.log_fields))
+            self.process.emit(Log("warning", text, values, self.log_fields))
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
         """Return the serialised values of a claim of this contender, except token and version.
@@ -321,8 +321,8 @@ def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadli
         if not contender.is_warned:
             contender.is_warned = True
             text = "%s is held by %s, who cannot release it while %s waits here: free in %.1f s, when the lease ends"
-            values = (key, holder, waiter, expires - contender.shared.now)
-            contender.shared.emit(Log("warning", text, values, contender.log_fields))
+            values = (key, holder, waiter, expires - contender.process.now)
+            contender.process.emit(Log("warning", text, values, contender.log_fields))
         return
     ends = deadline < math.inf
     if stalled.caller == contender.caller:

@@ -45,23 +45,23 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
             MutexLostError: If the lock had been lost.
             PynamoDBException: If the request has failed, and may have been applied.
         """
-        self.given_by = ending.claim.shared.runner
+        self.given_by = ending.claim.process.runner
         claim = ending.claim
-        shared, store = claim.shared, claim.store
+        process, store = claim.process, claim.store
         contender = self.contender.at(claim.contender.row_name)
-        if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
+        if store.bounds is not None and not store.knows_time(contender.options.lease, process.now):
             # Suppose a lock with a lease of a day is held for an hour without a request, and a thread that has just
             # begun to wait for it wants it for 30 s. An end that is counted from bounds which have fallen behind by
             # 36 s has passed when the claim is made: the next holder would be told of a loss, and another process
             # could take the lock. So it is released, and the waiter's poll comes after an answer that shows the time.
             return False
-        own = OwnClaim(shared.new_token(store), contender.options.lease)
+        own = OwnClaim(process.new_token(store), contender.options.lease)
         # The next holder's lease counts from before the first attempt. Suppose that one is applied and its answer
         # lost: the end in the row is then the one that it proposed, however late the answer to a retry comes.
-        first_sent = shared.now
+        first_sent = process.now
 
         def build() -> Request:
-            end, lease = own.propose(shared.now, store.bounds, contender.options.lease)
+            end, lease = own.propose(process.now, store.bounds, contender.options.lease)
             # the next holder writes its own payload, if it has one
             values = {**ending.data, **contender.values(lease, end)}
             return store.hand_over(claim.options.row, claim.own, own, values)
@@ -77,7 +77,7 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                 successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
                 successor.change("begin")
                 # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
-                shared.note_holder(successor)
+                process.note_holder(successor)
                 successor.start(first_sent)
                 granted = self.grant(successor)
                 if granted:
@@ -95,7 +95,7 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
             if is_failure and not ending.attempts.maybe_applied:
                 text = "%s not handed over to %s: %s"
                 values = (shown(claim.key), shown(contender.owner), one_line(error))
-                shared.emit(Log("warning", text, values, claim.log_fields))
+                process.emit(Log("warning", text, values, claim.log_fields))
                 return False
             if ending.attempts.maybe_applied and self.granted is None:
                 # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody

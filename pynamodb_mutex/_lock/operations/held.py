@@ -80,7 +80,7 @@ class HeldClaim(Held):
         item: The raw row, as far as this holder knows; of a lock table only if it has a payload, else empty.
         depth: Number of times the lock was entered and not left again; above 1 only for reentrant locks.
         row: The user's model instance for a locked row; None as long as there is none.
-        writes_on: What runs the guarded write that is under way, as `Shared.runner` was when it began; None if none is
+        writes_on: What runs the guarded write that is under way, as `ProcessState.runner` was when it began; None if none is
             under way. There is one at a time for each claim.
         writers: Wake-ups of the guarded writes that wait for that one to end.
         events: Events that are not delivered yet, oldest first.
@@ -110,7 +110,7 @@ class HeldClaim(Held):
     def __init__(
         self, contender: Contender, own: OwnClaim, claim: Claim, item: RawItem, sent: float
     ) -> None:
-        super().__init__(contender.shared)
+        super().__init__(contender.process)
         own.acquired(claim, sent, contender.store.bounds)
         self.contender = contender
         self.group: Held | None = None
@@ -118,7 +118,7 @@ class HeldClaim(Held):
         self.store = contender.store
         self.own = own
         self.belief = Belief("confirmed")
-        self.since = contender.shared.now
+        self.since = contender.process.now
         self.abandoned_by = claim.abandoned_by
         # A row of a lock table only for its payload: it takes more memory than all else that is kept of a held lock.
         layout = contender.store.layout
@@ -202,7 +202,7 @@ class HeldClaim(Held):
     def danger_at(self) -> float:
         """Local time from which too little is left of the lease; infinity if nobody is to be notified of that."""
         options = self.options
-        is_notified = self.contender.on_danger or self.shared.receivers["danger"]
+        is_notified = self.contender.on_danger or self.process.receivers["danger"]
         # nor while a write that releases it is under way, or may have been applied: nobody believes in it then
         if not (options.auto_renew or is_notified) or self.belief.state != "held":
             return math.inf
@@ -230,19 +230,19 @@ class HeldClaim(Held):
         It has not ended as far as is known, though a write whose answer is missing may have released it.
         """
         state = self.belief.state
-        is_standing = state in STANDING and not self.shared.inherited
+        is_standing = state in STANDING and not self.process.inherited
         # as `expires` says, which this does not ask: each acquisition does so
         return is_standing and (state == "ending" or self.ends > now)
 
     def held_at(self, now: float) -> bool:
         """Return whether this holder may believe that it holds the lock at a local time."""
-        is_held = self.belief.state == "held" and not self.shared.inherited
+        is_held = self.belief.state == "held" and not self.process.inherited
         return is_held and self.ends > now
 
     @property
     def is_over(self) -> bool:
         """Whether the claim was lost, released or inherited. A lease that ended counts once it has been noted."""
-        return self.belief.state not in STANDING or self.shared.inherited
+        return self.belief.state not in STANDING or self.process.inherited
 
     @property
     def may_be_unlocked(self) -> bool:
@@ -267,11 +267,11 @@ class HeldClaim(Held):
     @property
     def loss(self) -> Loss | None:
         """Why the lock was lost; None if it was not. Includes a lease that ended and was not noted yet."""
-        return self._loss_at(self.shared.read_clock())
+        return self._loss_at(self.process.read_clock())
 
     def _loss_at(self, now: float) -> Loss | None:
         belief = self.belief  # read once: another thread may replace it
-        if belief.state not in EXPIRING or self.shared.inherited or self.ends > now:
+        if belief.state not in EXPIRING or self.process.inherited or self.ends > now:
             return belief.loss
         return Loss.UNREACHABLE if self.together.is_unanswered else Loss.EXPIRED
 
@@ -343,7 +343,7 @@ class HeldClaim(Held):
         Raises:
             MutexNotHeldError: If it is not held here; MutexLostError if it was lost.
         """
-        if self.shared.inherited:
+        if self.process.inherited:
             msg = f"{what}: {shown(self.key)} is held by the parent process, not by its fork"
             raise MutexNotHeldError(msg, key=self.key)
         if self.is_released:
@@ -357,7 +357,7 @@ class HeldClaim(Held):
 
         A lock whose lease merely ended may be renewed: unless another took it meanwhile, that wins it back.
         """
-        if self.is_released or self.shared.inherited:
+        if self.is_released or self.process.inherited:
             self.check("renew")
         if self.belief.loss is not None and not self.can_be_won_back:
             raise self.lost_error("renew")
@@ -386,10 +386,10 @@ class HeldClaim(Held):
             fields: What the signal carries in addition to key, owner and tokens.
         """
         event = LockEvent(name, self.contender, self, fields)
-        if self.shared.receivers[name]:
+        if self.process.receivers[name]:
             first = name == "acquired"
             self.events = (event, *self.events) if first else (*self.events, event)
-        self.shared.outbox.append(event)
+        self.process.outbox.append(event)
 
     def emit_acquired(self, since: float, attempts: int) -> None:
         """Emit ``acquired`` before any other event of this acquisition.
@@ -399,7 +399,7 @@ class HeldClaim(Held):
             attempts: Number of requests that were sent for it.
         """
         # With events that wait for this one, it is made in any case: who delivers it delivers those.
-        if not (self.abandoned_by or self.events or self.shared.hears("acquired")):
+        if not (self.abandoned_by or self.events or self.process.hears("acquired")):
             return
         self.emit(
             "acquired",
@@ -421,7 +421,7 @@ class HeldClaim(Held):
         # Suppose a renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has
         # ended as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
         self.note_end()
-        if not self.is_over and self.shared.hears("renewed"):
+        if not self.is_over and self.process.hears("renewed"):
             self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
 
     def emit_handed_over(self, successor: HeldClaim | None) -> None:
@@ -442,11 +442,11 @@ class HeldClaim(Held):
         """Note that the lock is held from now on, or again, and register the holder in this process."""
         self.change("begin")
         self.contender.queue.acquired_by(self)
-        self.shared.note_holder(self)
+        self.process.note_holder(self)
 
     def leave_queue(self) -> None:
         """Remove the holder from the records of this process, and wake the next local waiter."""
-        self.shared.forget_holder(self)
+        self.process.forget_holder(self)
         self.contender.queue.released_by(self)
 
     def note_unlocked(self) -> None:
@@ -456,7 +456,7 @@ class HeldClaim(Held):
         if self.change("unlocked"):
             self.together.stop()
             self.leave_queue()
-            if self.belief.loss is None and self.shared.hears("released"):
+            if self.belief.loss is None and self.process.hears("released"):
                 self.emit("released", held_for=self.held_for, error=None)
 
     def forget(self) -> None:
@@ -467,7 +467,7 @@ class HeldClaim(Held):
 
     def note_end(self) -> None:
         """Note the loss if the lease has ended, and the state is one in which that is a loss."""
-        loss = self._loss_at(self.shared.now)
+        loss = self._loss_at(self.process.now)
         if loss is not None and self.belief.loss is None:
             self.lose(loss)
 
@@ -554,7 +554,7 @@ class HeldClaim(Held):
     @property
     def held_for(self) -> float:
         """Seconds for which the lock has been held, as of this step."""
-        now: float = self.shared.now
+        now: float = self.process.now
         return max(0.0, now - self.since)
 
     # -- release --------------------------------------------------------------------------------------
@@ -574,7 +574,7 @@ class HeldClaim(Held):
         """Hand the lock over if somebody is next in line in this process; return whether the claim has ended."""
         [ending] = endings
         # before `hold_at_least` the waiters of this process wait as all others do
-        if not hands_over or ending.reserved_until > self.shared.now:
+        if not hands_over or ending.reserved_until > self.process.now:
             return False
         turn = self.contender.next_holder(self)
         return False if turn is None else (yield from turn.take_over(ending))
@@ -618,7 +618,7 @@ class HeldClaim(Held):
         Args:
             lease: Seconds. None for the lease of the mutex or, once ``max_hold`` has passed, for what is left.
         """
-        now, store = self.shared.now, self.store
+        now, store = self.process.now, self.store
         if lease is None:
             # A guarded put writes the whole row, and the claim with it, also after ``max_hold``: then it must not
             # extend the lease. With 0, `OwnClaim.propose` grants what earlier requests have asked for, and no more.
@@ -641,4 +641,4 @@ class HeldClaim(Held):
         self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
         together = self.together
         # Not by each renewal: the answer to one may be so late that little is left all the same, as was reported.
-        together.in_danger = together.in_danger and self.shared.now >= together.danger_at
+        together.in_danger = together.in_danger and self.process.now >= together.danger_at

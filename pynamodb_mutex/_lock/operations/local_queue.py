@@ -224,7 +224,7 @@ class Turn(Generic[H, C]):
         queue: The queue.
         contender: The contender that waits.
         wakeup: Wake-up that ends its waits.
-        given_by: What hands that claim over, as `Shared.runner` was then.
+        given_by: What hands that claim over, as `ProcessState.runner` was then.
         granted: The new claim, once the lock was handed over; None before that.
         settled: A row that shows that it does not get the lock; None if there is none.
         polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.

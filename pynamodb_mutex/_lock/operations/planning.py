@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._lock.protocol.outcome import Renewal
     from pynamodb_mutex.exceptions import Loss, MutexLostError
 
@@ -47,7 +47,7 @@ class Held(ABC):
     may not know of the loss yet, and nobody else should begin meanwhile.
 
     Attributes:
-        shared: State that the locks of the process share.
+        process: State of the process.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
         open_blocks: Number of ``with`` blocks that began with it and have not ended; None if none ever began.
         is_unaware: Whether the holder, outside of a block, does not know of the release: a write whose answer was lost, or
@@ -68,13 +68,13 @@ class Held(ABC):
         "is_unaware",
         "open_blocks",
         "plan",
+        "process",
         "renewals_under_way",
         "rows",
-        "shared",
     )
 
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
+    def __init__(self, process: ProcessState) -> None:
+        self.process = process
         self.rows: dict[object, Any] | None = None
         self.open_blocks: int | None = None
         self.is_unaware = False
@@ -192,12 +192,12 @@ class Held(ABC):
     @property
     def held(self) -> bool:
         """Whether the holder may believe now that it holds all of it."""
-        return self.held_at(self.shared.read_clock())
+        return self.held_at(self.process.read_clock())
 
     @property
     def remaining(self) -> float:
         """Seconds for which the holder may still believe, by the local clock; 0 if it may not."""
-        now = self.shared.read_clock()
+        now = self.process.read_clock()
         return max(0.0, self.ends - now) if self.held_at(now) else 0.0
 
     @property
@@ -215,20 +215,20 @@ class Held(ABC):
         Args:
             sent: Local time before the request that acquired or renewed the claims was sent.
         """
-        shared, ends = self.shared, self.ends
+        process, ends = self.process, self.ends
         self.plan_renewal(sent, ends)
         is_renewed = self.plan is not NEVER
         # Of what is renewed, the danger comes after the renewal that is planned, and its time is found when that is due: to
         # find it here would slow down each acquisition.
         at = self.plan.at if is_renewed else self.danger_at
-        is_to_run = is_renewed or at < math.inf or shared.receivers["lost"]
+        is_to_run = is_renewed or at < math.inf or process.receivers["lost"]
         if is_to_run or any(claim.contender.on_lost for claim in self.unreleased):
-            shared.schedule.add(self, min(ends, at))
+            process.schedule.add(self, min(ends, at))
 
     def stop(self) -> None:
         """Remove the claims from the schedule if they are over: lost, or all released."""
         if self.is_over:
-            self.shared.schedule.remove(self)
+            self.process.schedule.remove(self)
 
     def plan_renewal(self, sent: float, ends: float) -> None:
         """Plan the next renewal, unless a claim is not to be renewed in the background.
@@ -259,8 +259,8 @@ class Held(ABC):
         The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
         due in time all the same.
         """
-        shared = self.shared
-        now = shared.now
+        process = self.process
+        now = process.now
         for claim in self.unreleased:
             claim.note_end()
         if self.is_over:
@@ -279,7 +279,7 @@ class Held(ABC):
                 max_hold = claim.options.max_hold
                 values = (shown(claim.key), max_hold)
                 text = "%s is held for more than %s s: not renewed"
-                shared.emit(Log("warning", text, values, claim.log_fields))
+                process.emit(Log("warning", text, values, claim.log_fields))
                 self.plan, self.ended_by_max_hold = NEVER, max_hold
                 return False
         self.plan = plan_after_sending(now, self.ends, self.lease)
@@ -298,11 +298,11 @@ class Held(ABC):
             for call in getattr(claim.contender, name):
                 if call.func not in called:
                     called.append(call.func)
-                    self.shared.emit(Call(name, claim, call))
+                    self.process.emit(Call(name, claim, call))
 
     def plan_after_failure(self, error: BaseException) -> None:
         """Plan the renewal after one that failed: soon."""
-        shared = self.shared
+        process = self.process
         self.failure = error
         # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
         # their variables refer to.
@@ -310,4 +310,4 @@ class Held(ABC):
         while each is not None:
             each.__traceback__ = None
             each = each.__cause__ or each.__context__
-        self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
+        self.plan = plan_after_failure(process.now, self.ends, self.lease, process.uniform)

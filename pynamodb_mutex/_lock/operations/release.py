@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex._lock.operations.planning import Held
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 
@@ -116,7 +116,7 @@ def _after_interruption(
         endings: The endings of the claims.
     """
     is_failure = isinstance(error, PynamoDBException)
-    if not is_failure and not any(ending.claim.shared.inherited for ending in endings):
+    if not is_failure and not any(ending.claim.process.inherited for ending in endings):
         with suppress(PynamoDBException):
             for ending in endings:
                 yield from ending.send(ending.request)
@@ -175,7 +175,7 @@ def _note_released(endings: Sequence[Ending], error: BaseException | None) -> No
             claim.item = claim.store.layout.with_data(claim.item, ending.data["data"])
         if ending.successor is not None:
             claim.emit_handed_over(ending.successor)
-        elif error is not None or claim.shared.hears("released"):
+        elif error is not None or claim.process.hears("released"):
             claim.emit("released", held_for=claim.held_for, error=error)
 
 
@@ -203,18 +203,18 @@ class Ending:
     ) -> None:
         self.claim = claim
         self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
-        self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
+        self.until = min(runs_until, claim.process.now + RELEASE_PATIENCE)
         self.successor: HeldClaim | None = None
         self.data = {} if data is None else {"data": data}
         self._deletes = claim.options.delete_on_release
         self.reserved_until, self.reserved_as = -math.inf, ""
         if at_least and claim.options.hold_at_least is not None:
             self.reserved_until = claim.since + claim.options.hold_at_least
-            self.reserved_as = claim.shared.new_token(claim.store)
+            self.reserved_as = claim.process.new_token(claim.store)
 
     def request(self) -> Request:
         """Return the request that releases the claim, and keeps others from the lock if it is too early for them."""
-        claim, now = self.claim, self.claim.shared.now
+        claim, now = self.claim, self.claim.process.now
         row, own, rest = claim.options.row, claim.own, self.reserved_until - now
         if rest > 0:
             return claim.store.end(row, own, {"token": self.reserved_as, **self.data}, now, rest)
@@ -246,7 +246,7 @@ class Ending:
         claim = self.claim
         is_done = is_done or self._is_released
         answer = yield from retrying(
-            claim.shared, build, self.until, about=claim, attempts=self.attempts
+            claim.process, build, self.until, about=claim, attempts=self.attempts
         )
         if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
             # The row was to be deleted, but waiters stand in line in it, and it must be kept for them. This is sent
@@ -260,7 +260,7 @@ class Ending:
         # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
         on_freed = claim.contender.on_freed
         if on_freed is not None and answer.claim.expires_at is None:
-            on_freed(claim.shared, answer.claim)
+            on_freed(claim.process, answer.claim)
         return answer
 
     def _is_released(self, answer: Answer) -> bool:
@@ -274,15 +274,15 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
     If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
     refused. If the acquire is applied after this request, its claim stays until its lease ends.
     """
-    shared, store = contender.shared, contender.store
-    if shared.inherited:
+    process, store = contender.process, contender.store
+    if process.inherited:
         # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception:
         # the claim is the parent's, which has the same token, goes on, and believes in it.
         return
     if contender.disowns is not None:
         yield from contender.disowns(own)
         return
-    values = store.ending(shared.now, own.proposed) | {"mine": own.token}
+    values = store.ending(process.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)
     if contender.on_freed is not None:
         request.kwargs[RETURN_VALUES] = ALL_NEW
@@ -290,16 +290,18 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
     if isinstance(reply, Failure):
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))
-        shared.emit(Log("warning", text, shown_values, contender.log_fields))
+        process.emit(Log("warning", text, shown_values, contender.log_fields))
     elif reply.applied and contender.on_freed is not None:
-        contender.on_freed(shared, reply.claim)
+        contender.on_freed(process, reply.claim)
 
 
-def note_broken(shared: Shared, store: Store, row_name: str, seen: Claim, row: Claim) -> None:
+def note_broken(
+    process: ProcessState, store: Store, row_name: str, seen: Claim, row: Claim
+) -> None:
     """Let the holder in this process, or the readers, know that their claim was broken by force.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         store: Store in which the lock's row is.
         row_name: Name of that row: see `lock_name`.
         seen: The claim that was broken.
@@ -307,6 +309,6 @@ def note_broken(shared: Shared, store: Store, row_name: str, seen: Claim, row: C
     """
     # It learns it now, and not only when its next renewal is refused. With the row, so that of several locks, which are
     # all lost with this one, an error names this key.
-    for claim in shared.holders(store, row_name):
+    for claim in process.holders(store, row_name):
         if claim.claim.token == seen.token:
             claim.lose(Loss.FORCED, row)

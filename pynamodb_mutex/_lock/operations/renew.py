@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim, Proposal
     from pynamodb_mutex._lock.operations.planning import Held
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
 
 # -- renewal by the holder -------------------------------------------------------------------------
 
@@ -73,16 +73,16 @@ def renew_quietly(
         alone: a renewal that was sent later was applied first and refused this one, so it is the later one that
         has extended the lease.
     """
-    shared = held.shared
+    process = held.process
     for claim in held.unreleased:
         # A lease that has ended is reported as a loss first, even if this renewal wins the lock back: its holder has
         # not held it in between.
         claim.note_end()
         claim.check_renewable()
-    until = min(max(held.ends, shared.now), shared.now + patience)
+    until = min(max(held.ends, process.now), process.now + patience)
     try:
         renewed = yield from _renew_once(held, lease, until)
-        if renewed and held.ends - shared.now < TOO_SHORT * (lease or held.lease):
+        if renewed and held.ends - process.now < TOO_SHORT * (lease or held.lease):
             # The process was idle, or its local clock stood still, so the proposed end was counted from bounds
             # of server time that were far behind. The answer has corrected them: a second renewal proposes an
             # end that is a whole lease ahead.
@@ -93,20 +93,20 @@ def renew_quietly(
     lost = [claim for claim in held.unreleased if claim.is_over]
     # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
     # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
-    can_win = held.ends > shared.now and all(claim.can_be_won_back for claim in lost)
+    can_win = held.ends > process.now and all(claim.can_be_won_back for claim in lost)
     won_back = [claim for claim in lost if can_win and claim.change("won back")]
     for claim in won_back:
         claim.emit_renewed(won_back=True)
         claim.begin()
     if lost:
         # the loss took it out of the schedule
-        held.start(shared.now)
-    shared.schedule.refresh(held)
+        held.start(process.now)
+    process.schedule.refresh(held)
     for claim in held.unreleased:
         claim.note_end()
         if claim.belief.loss is not None:
             raise claim.lost_error("renew")
-        if claim.belief.state == "confirmed" and claim.ends <= shared.now:
+        if claim.belief.state == "confirmed" and claim.ends <= process.now:
             # Not lost, for nobody has been given it. But with each answer later than the lease, as of a process that
             # stands still at every request, it cannot be used either, and no row shows that another holds it.
             msg = f"{shown(claim.key)} was acquired, but DynamoDB's answers came after its lease had ended"
@@ -122,7 +122,7 @@ def ensure_held(held: Held, at_least: float) -> Operation[None]:
         PynamoDBException: As `renew`.
     """
     _check_held(held)
-    if held.ends - held.shared.now < at_least:
+    if held.ends - held.process.now < at_least:
         yield from renew(held)
         # another thread may have released it while the request was under way
         _check_held(held)
@@ -180,7 +180,7 @@ def _renew_once(
             if type(answer) is Failure:
                 raise answer.error
         else:
-            answer = yield from retrying(held.shared, build, until, about=claims[0])
+            answer = yield from retrying(held.process, build, until, about=claims[0])
         held.failure = None
         renewal = held.note_renewal(proposals, answer)
         if renewal == "applied":
@@ -214,27 +214,27 @@ Whatever time its `due` returns: a lock that is due again at once, over and over
 """
 
 
-def renewal_loop(shared: Shared) -> Operation[None]:
+def renewal_loop(process: ProcessState) -> Operation[None]:
     """Handle each lock when it is due: start its renewal, or note that its lease has ended.
 
     It never waits for the network, since renewals are sent on other threads: a slow or hung request delays neither
     another lock's renewal nor the report of a loss.
     """
-    schedule = shared.schedule
-    idle_since = shared.now
+    schedule = process.schedule
+    idle_since = process.now
     try:
         while True:
             # While the system refuses threads, it is this loop's thread that asks for them again, for all that
             # wait for one: it stays even if no lock is scheduled.
-            if not schedule.is_empty or shared.waits_for_threads:
-                idle_since = shared.now
-            elif shared.now - idle_since >= LINGER:
+            if not schedule.is_empty or process.waits_for_threads:
+                idle_since = process.now
+            elif process.now - idle_since >= LINGER:
                 return
-            held: Any = schedule.take_due(shared.now)
+            held: Any = schedule.take_due(process.now)
             if held is None:
                 # Set for the time of the wait only: a lock that is due earlier rings the wake-up, and what is
                 # scheduled while the loop runs is found by it anyway.
-                schedule.wakes_at = min(schedule.next_due(), shared.now + LONGEST_SLEEP)
+                schedule.wakes_at = min(schedule.next_due(), process.now + LONGEST_SLEEP)
                 yield Wait(schedule.wakes_at, schedule.wakeup)
                 schedule.wakes_at = -math.inf
             elif _handle(held):
@@ -248,17 +248,17 @@ def renewal_loop(shared: Shared) -> Operation[None]:
 
 def _handle(held: Held) -> bool:
     """Handle a lock that is due: plan what comes next; return whether the caller is to start a renewal."""
-    shared = held.shared
+    process = held.process
     # If its handling raises, it is due again in a second. At once, the loop would spin; never, the lock would
     # expire without a report.
-    due = shared.now + LONGEST_SLEEP
+    due = process.now + LONGEST_SLEEP
     is_to_be_renewed = False
     try:
         is_to_be_renewed = held.is_to_be_renewed()
         due = held.due()
     except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one
-        shared.emit(Log("exception", "what was due could not be done: %r", (error,)))
-    shared.schedule.put_back(held, max(due, shared.now + SHORTEST_SLEEP))
+        process.emit(Log("exception", "what was due could not be done: %r", (error,)))
+    process.schedule.put_back(held, max(due, process.now + SHORTEST_SLEEP))
     return is_to_be_renewed
 
 
@@ -268,15 +268,15 @@ def renew_in_background(held: Held) -> Operation[None]:
     held.renewals_under_way += 1
     try:
         # what was released or lost while this waited for a thread is not renewed
-        if held.stands_at(held.shared.now):
+        if held.stands_at(held.process.now):
             yield from _renew_and_plan(held)
     finally:
         held.renewals_under_way -= 1
-        held.shared.schedule.refresh(held)
+        held.process.schedule.refresh(held)
 
 
 def _renew_and_plan(held: Held) -> Operation[None]:
-    sent = held.shared.now
+    sent = held.process.now
     try:
         renewed = yield from _renew_once(held, None, None)
     except PynamoDBException as error:

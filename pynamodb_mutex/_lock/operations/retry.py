@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
     from pynamodb_mutex._lock.operations.effects import Operation
-    from pynamodb_mutex._lock.operations.shared import Shared
+    from pynamodb_mutex._lock.operations.process_state import ProcessState
 
     class Named(Protocol):
         """Something that a log record can be about, such as a claim."""
@@ -62,7 +62,7 @@ class Attempts:
 
 
 def retrying(
-    shared: Shared,
+    process: ProcessState,
     build: Callable[[], Request],
     until: float,
     *,
@@ -75,7 +75,7 @@ def retrying(
     As long as server time is not known, a read is sent again after an answer without a ``Date``, a few times.
 
     Args:
-        shared: What the locks of the process share.
+        process: State of the process.
         build: Makes the request; called for each attempt, since what it proposes depends on the time.
         until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case. By a
             connection that counts retries, only that of a conflict.
@@ -89,7 +89,7 @@ def retrying(
     Raises:
         PynamoDBException: The last failure, once it is too late to retry, or one that cannot pass.
     """
-    begun, retries = shared.now, None
+    begun, retries = process.now, None
     made = attempts or Attempts()
     failures = 0
     while True:
@@ -98,7 +98,7 @@ def retrying(
         # Before the effect, not after it: at Ctrl-C the yield raises, and whoever undoes the write must already
         # know that it may have been applied. An answer that it was not applied takes back only this attempt: an
         # earlier one without an answer may still have been applied.
-        before, made.first_sent = made.first_sent, min(made.first_sent, shared.now)
+        before, made.first_sent = made.first_sent, min(made.first_sent, process.now)
         reply: Answer | Failure = yield Send(request)
         if type(reply) is not Failure and accept is not None:
             reply = accept(reply) or reply
@@ -118,7 +118,7 @@ def retrying(
             raise reply.error
         retries = retries or Retries(begun, until, request.store.connection.retries)
         at = retries.next(
-            shared.now, shared.uniform, answered=reply.answered, conflict=reply.conflict
+            process.now, process.uniform, answered=reply.answered, conflict=reply.conflict
         )
         if at is None:
             raise reply.error
@@ -128,7 +128,7 @@ def retrying(
         if failures.bit_count() == 1:
             fields = None if about is None else about.log_fields
             values = (one_line(reply.error), failures)
-            shared.emit(Log("warning", "%s; to be retried (failure %s)", values, fields))
+            process.emit(Log("warning", "%s; to be retried (failure %s)", values, fields))
         yield Wait(at)
 
 
@@ -138,14 +138,14 @@ def send(request: Request) -> Operation[Answer | Failure]:
     return reply
 
 
-def learn_time(shared: Shared, store: Store, key: RawItem) -> Operation[None]:
+def learn_time(process: ProcessState, store: Store, key: RawItem) -> Operation[None]:
     """Read a row for the sake of the server time that the answer shows. An error's answer shows it as well.
 
     Raises:
         PynamoDBException: If no answer showed it.
     """
     try:
-        yield from retrying(shared, lambda: store.read(key, consistent=False), 0.0)
+        yield from retrying(process, lambda: store.read(key, consistent=False), 0.0)
     except PynamoDBException:
         if store.bounds is None:
             raise

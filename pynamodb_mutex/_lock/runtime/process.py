@@ -1,6 +1,6 @@
 """The state of this process, and the monitor that guards it.
 
-The state itself is plain data (`pynamodb_mutex._lock.operations.shared`): what is held, who waits, server time, the schedule
+The state itself is plain data (`pynamodb_mutex._lock.operations.process_state`): what is held, who waits, server time, the schedule
 of renewals. `Process` adds the monitor, in which operations run step by step, and the threads. There is one for each
 process: a forked child starts with a new one and with nothing of its parent's.
 """
@@ -19,7 +19,7 @@ from weakref import WeakSet
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._lock.dynamodb.store import Store
 from pynamodb_mutex._lock.operations.events import LockEvent, NoLock
-from pynamodb_mutex._lock.operations.shared import Shared
+from pynamodb_mutex._lock.operations.process_state import ProcessState
 from pynamodb_mutex._lock.runtime.clock import local_clock, read_clock
 from pynamodb_mutex._lock.runtime.notifications import RECEIVERS, logs_details
 from pynamodb_mutex._lock.runtime.threads import Threads, Workers, WorkersByEndpoint
@@ -69,7 +69,7 @@ class InsideMonitor(Exception):  # noqa: N818 - not an error: the runner handles
     """
 
 
-class Process(Shared):
+class Process(ProcessState):
     """What the locks of one process share, and what executes their operations.
 
     Attributes:

@@ -1,7 +1,7 @@
 """The state that the locks of one process share, as plain data, and the schedule of their renewals.
 
 The process's monitor guards all of it: operations use it between two effects, when the runner has entered the monitor.
-So nothing here has a lock of its own. The monitor and the threads are in `runtime.process`, which completes `Shared`.
+So nothing here has a lock of its own. The monitor and the threads are in `runtime.process`, which completes `ProcessState`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 Queue = LocalQueue[Any, Any]
 
 
-class Shared(ABC):
+class ProcessState(ABC):
     """Connections, knowledge of server time, local queues, and the schedule of renewals of one process.
 
     Attributes:

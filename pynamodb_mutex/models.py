@@ -31,7 +31,7 @@ from pynamodb_mutex._lock.dynamodb.layout import OF_TABLES
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import forget_connection, range_key_name
 from pynamodb_mutex._lock.operations.options import check_retention
 from pynamodb_mutex._lock.operations.retry import learn_time
-from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE, date_of, made_at
+from pynamodb_mutex._lock.protocol.claim import SHORTEST_LEASE, date_of, token_time
 from pynamodb_mutex._lock.runtime.process import current_process, lock_models
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
@@ -308,7 +308,7 @@ class LockItem(Model):
         None if there is no claim, if its token was not made by this library, or if the holder did not know DynamoDB's
         time.
         """
-        return None if self.expires_at is None else date_of(made_at(self.token))
+        return None if self.expires_at is None else date_of(token_time(self.token))
 
     @property
     def waiters(self) -> list[str]:

@@ -130,7 +130,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # Not if another object has acquired a reentrant lock, which this one has entered; nor inside a block that waits in
         # a generator: the garbage collector closes that as well, and so leaves the block.
         lock = claim.contender.lock()
-        if claim.held and not claim.together.open_blocks and (lock is None or lock is self):
+        if claim.held and not claim.whole.open_blocks and (lock is None or lock is self):
             msg = f"{shown(claim.key)} is held, and the {type(self).__name__} that acquired it is gone: it was not released"
             _warn(msg, ResourceWarning, stacklevel=2, source=self)
 
@@ -387,33 +387,33 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             contender.on_freed = call_first
         return contender
 
-    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
+    def _acquisition(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
         contender = self._contender(who, blocks=blocks)
         if self._options.shared:
             from pynamodb_mutex._shared.acquire import SharedAcquisition  # noqa: PLC0415 - as above
 
             return SharedAcquisition(contender, timeout)
-        attempt = Acquisition(contender, timeout)
+        acquisition = Acquisition(contender, timeout)
         if self._options.fair:
             from pynamodb_mutex._fair.acquire import FairAcquisition  # noqa: PLC0415 - as above
 
-            attempt = self._in_line = FairAcquisition(contender, timeout)
-        attempt.on_readers = _meet_readers
-        return attempt
+            acquisition = self._in_line = FairAcquisition(contender, timeout)
+        acquisition.on_readers = _meet_readers
+        return acquisition
 
-    def _reentered(self, attempt: Acquisition, me: Caller) -> HeldClaim | None:
-        mine = self._attempts.get(me)
+    def _reentered(self, acquisition: Acquisition, me: Caller) -> HeldClaim | None:
+        mine = self._acquired.get(me)
         if self._options.reentrant:
             # The acquisition may have been made by another mutex of this process, on the same key. Not `key_queue`: the
             # key of a semaphore, "gpu", may also be that of a mutex, and whoever holds that one has no permit.
-            local = attempt.contender.queue.holder
+            local = acquisition.contender.queue.holder
             if local is not None and local.reenters(me.number):
                 mine = local
-        now = attempt.process.now
+        now = acquisition.process.now
         if mine is None or not mine.stands_at(now):
             if mine is not None and mine.depth:
                 mine.note_left()
-            self._attempts[me] = None
+            self._acquired[me] = None
             return None
         # It stands, but is not held, while a write with ``unlock=True`` is under way or after that write's answer was
         # lost: the lock may be released at any moment, so nothing can begin under it.
@@ -433,15 +433,15 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
             return None
         return attached
 
-    def _entering(self, attempt: Any, me: Caller, frame: int) -> Operation[HeldClaim]:
+    def _entering(self, acquisition: Any, me: Caller, frame: int) -> Operation[HeldClaim]:
         # taken out in this step: of two threads that enter, one gets it, and the other acquires the lock for itself
         attached, self._attached = self._to_enter, None
         if attached is None:
-            return (yield from super()._entering(attempt, me, frame))
+            return (yield from super()._entering(acquisition, me, frame))
         attached.check("with")
         # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one
         # that may enter again, and whose wait for this lock would never end.
-        self._attempts[me] = attached
+        self._acquired[me] = attached
         contender = attached.contender
         contender.caller, contender.thread, contender.who = me.number, me.thread, me.of
         contender.is_pinned = me.is_pinned
@@ -638,14 +638,14 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         is_kept_out = options.shared and claim.marked_until(*seen) is not None
         return is_kept_out or claim.is_held(*seen)
 
-    def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
-        return timeout_error("{} was not free", self._options.name, attempt)
+    def _timeout_error(self, acquisition: Acquisition) -> MutexTimeoutError:
+        return timeout_error("{} was not free", self._options.name, acquisition)
 
 
-def _meet_readers(attempt: Acquisition) -> None:
+def _meet_readers(acquisition: Acquisition) -> None:
     from pynamodb_mutex._shared.acquire import meet_readers  # noqa: PLC0415 - seldom needed
 
-    meet_readers(attempt)
+    meet_readers(acquisition)
 
 
 def _signature() -> inspect.Signature:

@@ -361,7 +361,7 @@ class RowLockMixin(Model):
         # the row from before A's write; B computes from it and saves, its guard holds, and A's write is lost.
         claim = self._row_claim
         # asked before: suppose the block ends while the row is read, and another locks and writes it
-        held = None if claim is None or not claim.is_released else claim.together
+        held = None if claim is None or not claim.is_released else claim.whole
         was_left = held is not None and held.open_blocks == 0 and not held.is_unaware
         super().refresh(consistent_read or (claim is not None and not claim.is_released))
         if was_left:

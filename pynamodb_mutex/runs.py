@@ -339,16 +339,16 @@ class Run(HandleOfOne):
         store, options = process.store(terms.options.model), terms.options
         contender = RunContender(process, store, options, who, lock=self, blocks=blocks)
         contender.key = terms.key
-        attempt = self._seen = Beginning(
+        acquisition = self._seen = Beginning(
             contender,
             options.seconds_to_wait(True, None),
             terms.payload_hash,
             is_decided=terms.is_decided,
         )
-        claim = yield from attempt.begin_run(self._note)
-        self._found = attempt.found
+        claim = yield from acquisition.begin_run(self._note)
+        self._found = acquisition.found
         if claim is None and self._found is None:
-            raise timeout_error("another run of {} did not end", terms.key, attempt)
+            raise timeout_error("another run of {} did not end", terms.key, acquisition)
 
     def _note(self, claim: HeldClaim) -> None:
         self._claim = claim

@@ -63,7 +63,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         claim.check("detach")
         _check_detachable(claim)
         # While the lock is still held: if this fails, the caller goes on as its holder.
-        yield from renew_quietly(claim.together, lease, RELEASE_PATIENCE)
+        yield from renew_quietly(claim.whole, lease, RELEASE_PATIENCE)
         # again: a signal handler may have entered the lock while the renewal was under way
         _check_detachable(claim)
         leave(claim, "detach")

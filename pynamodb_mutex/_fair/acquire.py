@@ -227,7 +227,7 @@ class FairAcquisition(Acquisition):
             lambda: join(store, contender.options.row, entry, seen, changes),
             self._deadline,
             about=contender,
-            attempts=self.requests,
+            attempts=self.attempts,
             accept=accept,
         )
         self._see_answer(answer)

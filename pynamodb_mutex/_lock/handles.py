@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import ParamSpec
 
-    from pynamodb_mutex._lock.operations.acquire import Acquisition, Attempt
+    from pynamodb_mutex._lock.operations.acquire import Acquisition, BaseAcquisition
     from pynamodb_mutex._lock.operations.contender import Caller
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
@@ -261,7 +261,7 @@ class Lock(Handle[H]):
         self._options = options
         # By thread or task, as long as it lives: what its latest attempt has acquired; None if nothing, or nothing yet.
         # This and `_latest` stay after the release, so that `lost` and `token` can still be asked for.
-        self._attempts: WeakKeyDictionary[Caller, H | None] = WeakKeyDictionary()
+        self._acquired: WeakKeyDictionary[Caller, H | None] = WeakKeyDictionary()
         self._latest: H | None = None
         self._blocks: Blocks[H] = Blocks()
 
@@ -273,8 +273,8 @@ class Lock(Handle[H]):
         if threads.waiting:
             threads.start()
         me, latest = caller(labelled=False), self._latest
-        if me in self._attempts or latest is None or not latest.is_released:
-            return self._attempts.get(me, latest)
+        if me in self._acquired or latest is None or not latest.is_released:
+            return self._acquired.get(me, latest)
         # Another acquisition by this object. Suppose jobs of a pool acquire permits by one semaphore, and others release them.
         every = current_process().all_held()
         return next((each for each in every if each.claims[0].contender.lock() is self), latest)
@@ -286,7 +286,7 @@ class Lock(Handle[H]):
     # -- operations ---------------------------------------------------------------------------------
 
     @abstractmethod
-    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Any:
+    def _acquisition(self, who: Caller, timeout: float, *, blocks: bool) -> Any:
         """Return an attempt to acquire the lock.
 
         Args:
@@ -296,7 +296,7 @@ class Lock(Handle[H]):
         """
 
     @abstractmethod
-    def _reentered(self, attempt: Any, me: Caller) -> H | None:
+    def _reentered(self, acquisition: Any, me: Caller) -> H | None:
         """Enter the acquisition of this thread or task once more; if it has none, begin its attempt.
 
         Returns:
@@ -307,32 +307,32 @@ class Lock(Handle[H]):
         """
 
     @abstractmethod
-    def _timeout_error(self, attempt: Any) -> MutexTimeoutError:
+    def _timeout_error(self, acquisition: Any) -> MutexTimeoutError:
         """Return the error for a lock that was not free in time."""
 
     def _note(self, me: Caller, held: H) -> None:
         """Record the acquisition that a thread or task has from now on."""
-        self._attempts[me] = self._latest = held
+        self._acquired[me] = self._latest = held
 
-    def _acquiring(self, attempt: Attempt[H], me: Caller) -> Operation[H | None]:
+    def _acquiring(self, acquisition: BaseAcquisition[H], me: Caller) -> Operation[H | None]:
         """Acquire the lock; return None if it was not free in time."""
-        held = self._reentered(attempt, me)
+        held = self._reentered(acquisition, me)
         if held is None:
             # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
-            acquired: H | None = yield from attempt.acquire(functools.partial(self._note, me))
+            acquired: H | None = yield from acquisition.acquire(functools.partial(self._note, me))
             return acquired
         self._note(me, held)
         return held
 
-    def _entering(self, attempt: Attempt[H], me: Caller, frame: int) -> Operation[H]:
+    def _entering(self, acquisition: BaseAcquisition[H], me: Caller, frame: int) -> Operation[H]:
         """Acquire the lock for a ``with`` block, in whose frame this is called; return the acquisition."""
-        held = yield from self._acquiring(attempt, me)
+        held = yield from self._acquiring(acquisition, me)
         if held is None:
-            raise self._timeout_error(attempt)
+            raise self._timeout_error(acquisition)
         return self._begin_block(held, me, frame)
 
     def _begin_block(self, held: H, me: Caller, frame: int) -> H:
-        held.together.open_blocks = (held.together.open_blocks or 0) + 1
+        held.whole.open_blocks = (held.whole.open_blocks or 0) + 1
         self._blocks.begin(me, held, frame)
         return held
 
@@ -357,11 +357,11 @@ class Lock(Handle[H]):
             Who began the block, and the acquisition to release; None if it was released already.
         """
         who, entered = self._blocks.leave(error)
-        entered.together.open_blocks = (entered.together.open_blocks or 0) - 1
+        entered.whole.open_blocks = (entered.whole.open_blocks or 0) - 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.
-        held = self._attempts.get(who)
+        held = self._acquired.get(who)
         if held is None or held.is_released:
             held = entered
         return who, None if held.is_released else held
@@ -382,13 +382,13 @@ class Lock(Handle[H]):
         self, blocking: bool, timeout: float | timedelta | None, force: bool = False
     ) -> bool:
         who = caller()
-        attempt = self._attempt(
+        acquisition = self._acquisition(
             who, self._options.seconds_to_wait(blocking, timeout), blocks=waits_block()
         )
         if force:
             check_bool("force", force)
-            attempt.by_force()
-        return execute(attempt.process, self._acquiring(attempt, who)) is not None
+            acquisition.by_force()
+        return execute(acquisition.process, self._acquiring(acquisition, who)) is not None
 
     def release(self) -> None:
         """Release the lock; of several locks, all.
@@ -442,10 +442,10 @@ class Lock(Handle[H]):
 
     def _enter(self) -> H:
         who = caller()
-        attempt = self._attempt(
+        acquisition = self._acquisition(
             who, self._options.seconds_to_wait(True, None), blocks=waits_block()
         )
-        return execute(attempt.process, self._entering(attempt, who, id(calling_frame())))
+        return execute(acquisition.process, self._entering(acquisition, who, id(calling_frame())))
 
     @abstractmethod
     def __enter__(self) -> Any:
@@ -561,14 +561,14 @@ def note_not_released(error: BaseException, failure: Exception) -> None:
     add_note(error, f"and the lock could not be released: {one_line(failure)}")
 
 
-def timeout_error(what: str, name: str, attempt: Acquisition) -> MutexTimeoutError:
+def timeout_error(what: str, name: str, acquisition: Acquisition) -> MutexTimeoutError:
     """Return the error for a lock that was not free in time.
 
     Args:
         what: What did not happen, for the message, with braces for the name.
         name: What messages call the lock.
-        attempt: The attempt to acquire it.
+        acquisition: The attempt to acquire it.
     """
-    seen, timeout = attempt.holder or Claim(), attempt.contender.options.timeout
-    msg = f"{what.format(shown(name))} within {timeout} s: {attempt.described}"
+    seen, timeout = acquisition.holder or Claim(), acquisition.contender.options.timeout
+    msg = f"{what.format(shown(name))} within {timeout} s: {acquisition.described}"
     return MutexTimeoutError(msg, key=name, owner=seen.owner, expires_at=date_of(seen.ends))

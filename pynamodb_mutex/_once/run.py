@@ -27,7 +27,7 @@ from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.events import WARNED, LockEvent
 from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
-from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, date_of, made_at
+from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, date_of, token_time
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
@@ -200,7 +200,7 @@ class Beginning(Acquisition):
             f"{shown(key)}: it is unknown what became of the run by {shown_owner(claim.unknown)}. "
             "forget lets it be done again, record says that it is done"
         )
-        since = date_of(made_at(claim.token))
+        since = date_of(token_time(claim.token))
         return OutcomeUnknownError(msg, key=key, owner=claim.unknown, since=since)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:

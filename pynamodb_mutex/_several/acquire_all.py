@@ -16,7 +16,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._lock.dynamodb.keys import row_name
 from pynamodb_mutex._lock.operations.acquire import (
     Acquisition,
-    Attempt,
+    BaseAcquisition,
     is_handed_out,
     raise_if_out_of_time,
     renew_if_short,
@@ -180,7 +180,7 @@ class _Member(Acquisition):
         return HeldClaim(contender, own, claim, {}, sent)
 
 
-class AcquisitionOfSeveral(Attempt[HeldGroup]):
+class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
     """An attempt to acquire several locks.
 
     Attributes:
@@ -221,7 +221,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
         """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
         if any(is_handed_out(claim) for claim in self._claims):
             with suppress(PynamoDBException):
-                yield from release(self._claims[0].together, at_least=False)
+                yield from release(self._claims[0].whole, at_least=False)
         elif self._writes.maybe_applied:
             yield from self._take_back()
 
@@ -319,7 +319,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             self._deadline,
             consistent=learns_time,
             about=members[0].contender,
-            attempts=self.requests,
+            attempts=self.attempts,
         )
         return not self._is_blocked(dict(zip(members, rows, strict=True)), process.now)
 
@@ -332,7 +332,7 @@ class AcquisitionOfSeveral(Attempt[HeldGroup]):
             # Each attempt has a ClientRequestToken of its own: it proposes other ends than the one before, and DynamoDB
             # refuses a token that comes again with another content. So a retry is not recognised by that token, but
             # by ours in the rows.
-            self.requests.count += 1
+            self.attempts.count += 1
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
             return self.contenders[0].store.transact(
                 items, {CLIENT_REQUEST_TOKEN: self.process.new_request_token()}

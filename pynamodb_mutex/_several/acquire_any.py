@@ -115,7 +115,7 @@ class AcquisitionOfAny(Acquisition):
 
     def __init__(self, contender: ContenderForAny, timeout: float) -> None:
         super().__init__(contender, timeout)
-        self._attempts = [Acquisition(each, timeout, self) for each in contender.each.values()]
+        self._parts = [Acquisition(each, timeout, self) for each in contender.each.values()]
         self._polled = False
 
     def by_force(self) -> None:
@@ -129,13 +129,13 @@ class AcquisitionOfAny(Acquisition):
     def begin(self) -> None:
         """Start to count the timeout, also in the attempts at the single locks."""
         super().begin()
-        for attempt in self._attempts:
-            attempt.begin()
+        for acquisition in self._parts:
+            acquisition.begin()
 
     @property
     def blocker(self) -> Acquisition:
         """The attempt at the lock whose claim ends first, as far as the claims were seen."""
-        return min(self._attempts, key=lambda attempt: attempt.free_at)
+        return min(self._parts, key=lambda acquisition: acquisition.free_at)
 
     @property
     def holder(self) -> Claim | None:
@@ -143,7 +143,7 @@ class AcquisitionOfAny(Acquisition):
         return self.blocker.holder
 
     def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
-        return min(attempt.free_at for attempt in self._attempts)
+        return min(acquisition.free_at for acquisition in self._parts)
 
     def poll(self) -> Operation[HeldClaim | None]:
         """Try once: acquire one of the locks that may be free, usually by one request.
@@ -175,23 +175,23 @@ class AcquisitionOfAny(Acquisition):
             # would wait for a free key.
             consistent=not self._polled,
             about=self.contender,
-            attempts=self.requests,
+            attempts=self.attempts,
         )
         received = self.process.now
         self._polled = True
-        for attempt, row in zip(attempts, rows, strict=True):
-            attempt.observed.see(layout.claim(row), received)
-        for attempt in attempts:
-            if received >= attempt.free_at:
-                claim = yield from attempt.take()
+        for acquisition, row in zip(attempts, rows, strict=True):
+            acquisition.observed.see(layout.claim(row), received)
+        for acquisition in attempts:
+            if received >= acquisition.free_at:
+                claim = yield from acquisition.take()
                 if claim is not None:
                     return claim
         return None
 
     def _shuffled(self) -> list[Acquisition]:
         uniform = self.process.uniform
-        return sorted(self._attempts, key=lambda _: uniform(0, 1))
+        return sorted(self._parts, key=lambda _: uniform(0, 1))
 
-    def _is_held_here(self, attempt: Acquisition) -> bool:
-        local = attempt.contender.key_queue.holder
+    def _is_held_here(self, acquisition: Acquisition) -> bool:
+        local = acquisition.contender.key_queue.holder
         return local is not None and local.held_at(self.process.now)

@@ -80,7 +80,7 @@ class HeldGroup(Held):
             else:
                 # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
                 # the claim of this row alone, while the claims of the others are not renewed yet.
-                claim.own.see(seen[claim].expires_at)
+                claim.own.outbid(seen[claim].expires_at)
         return "lost" if self.is_over else "again"
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:

@@ -87,7 +87,7 @@ class LockGroup(Lock["Held"]):
         locks = [(process.store(lock._options.model), lock._options) for lock in self._locks]
         return are_held(process, locks, any)
 
-    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> AcquisitionOfSeveral:
+    def _acquisition(self, who: Caller, timeout: float, *, blocks: bool) -> AcquisitionOfSeveral:
         from pynamodb_mutex._several.acquire_all import AcquisitionOfSeveral  # noqa: PLC0415 - seldom needed
 
         contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
@@ -116,14 +116,14 @@ class LockGroup(Lock["Held"]):
         each = [lock._options for lock in self._locks]
         return [found[own.model, lock_name(own.model, own.key, own.row)] for own in each]
 
-    def _reentered(self, attempt: AcquisitionOfSeveral, me: Caller) -> Held | None:
-        holders = [contender.key_queue.holder for contender in attempt.contenders]
+    def _reentered(self, acquisition: AcquisitionOfSeveral, me: Caller) -> Held | None:
+        holders = [contender.key_queue.holder for contender in acquisition.contenders]
         own = [claim for claim in holders if claim is not None and claim.reenters(me.number)]
         # Only all the claims of one acquisition can be entered again, and only without others: they are renewed,
         # lost and released as one. If this thread held "a" alone, and "b" were acquired now for "a" and "b", the
         # group would be two acquisitions, of which one can be lost while the other stands.
-        if own and all(contender.options.reentrant for contender in attempt.contenders):
-            held: Held = own[0].together
+        if own and all(contender.options.reentrant for contender in acquisition.contenders):
+            held: Held = own[0].whole
             if own[0].group is not None and set(held.claims) == set(holders):
                 for claim in held.claims:
                     claim.depth += 1
@@ -135,14 +135,14 @@ class LockGroup(Lock["Held"]):
             )
             raise MutexAlreadyHeldError(msg, key=key, owner=own[0].contender.owner)
         for lock in self._locks:
-            mine = lock._attempts.get(me)
+            mine = lock._acquired.get(me)
             if mine is not None:
-                if mine.stands_at(attempt.process.now):
+                if mine.stands_at(acquisition.process.now):
                     msg = f"{shown(lock._name)} is already held by this thread or task"
                     raise MutexAlreadyHeldError(msg, key=lock._name, owner=mine.contender.owner)
                 mine.note_left()
         for handle in (self, *self._locks):
-            handle._attempts[me] = None
+            handle._acquired[me] = None
         return None
 
     def _current(self, what: str) -> Held:
@@ -159,8 +159,8 @@ class LockGroup(Lock["Held"]):
     def _shown(self) -> str:
         return shown_all([lock._name for lock in self._locks])
 
-    def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
-        blocked = attempt.last_blocked
+    def _timeout_error(self, acquisition: AcquisitionOfSeveral) -> MutexTimeoutError:
+        blocked = acquisition.last_blocked
         key, claim = blocked.contender.key, blocked.observed.claim or Claim()
         return MutexTimeoutError(
             f"{self._shown} were not all free within {self._options.timeout} s: "
@@ -300,7 +300,7 @@ class OneOfSeveral(HandleOfOne):
             process, store, options, self._alternatives, who, lock=self, blocks=blocks
         )
 
-    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> AcquisitionOfAny:
+    def _acquisition(self, who: Caller, timeout: float, *, blocks: bool) -> AcquisitionOfAny:
         from pynamodb_mutex._several.acquire_any import AcquisitionOfAny  # noqa: PLC0415 - as above
 
         return AcquisitionOfAny(self._contender(who, blocks=blocks), timeout)

@@ -203,7 +203,7 @@ class CoveredShare(HeldClaim):
     def __init__(self, lock: HeldClaim) -> None:
         self._lock = lock
         self.depth = 1
-        self.group = lock.together
+        self.group = lock.whole
         self.options = lock.options.replace(shared=True)  # which guards no writes
 
     def __getattr__(self, name: str) -> Any:
@@ -236,7 +236,7 @@ class SharedAcquisition(acquire.Acquisition):
         raise TypeError("force=True is for a lock that is held alone, and not for shared=True")
 
     def acquire(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim | None]:
-        """Acquire and emit the outcome: see `Attempt.acquire`. If this thread or task holds the lock alone, that covers it."""
+        """Acquire and emit the outcome: see `BaseAcquisition.acquire`. If this thread or task holds the lock alone, that covers it."""
         contender = self.contender
         alone = contender.stalled_holder()
         if alone is not None and alone.contender.caller == contender.caller:
@@ -311,7 +311,7 @@ class SharedAcquisition(acquire.Acquisition):
 
         def build() -> Request:
             nonlocal proposed
-            self.requests.count += 1
+            self.attempts.count += 1
             now, row = process.now, contender.options.row
             proposed = end, lease = own.propose(now, store.bounds, own.lease)
             if own.version:
@@ -356,34 +356,38 @@ class SharedAcquisition(acquire.Acquisition):
 # -- a writer that waits for readers ---------------------------------------------------------------
 
 
-def meet_readers(attempt: acquire.Acquisition) -> None:
+def meet_readers(acquisition: acquire.Acquisition) -> None:
     """Let an attempt to hold the lock alone, which has seen that readers share it, mark its row if it may wait.
 
     Raises:
         MutexAlreadyHeldError: If one of the readers is the thread or task itself.
     """
-    claim, contender = attempt.observed.claim, attempt.contender
-    if claim is None or not claim.readers or attempt.instead is not None:
+    claim, contender = acquisition.observed.claim, acquisition.contender
+    if claim is None or not claim.readers or acquisition.instead is not None:
         return
     for share in shares_of(contender, of_caller=True):
         refuse_wait(contender, share.contender, math.inf, math.inf)
-    if attempt.timeout > 0:
-        mark = _Mark(attempt)
-        attempt.instead = mark.request
-        attempt.undo.append(mark.remove)
+    if acquisition.timeout > 0:
+        mark = _Mark(acquisition)
+        acquisition.instead = mark.request
+        acquisition.undo.append(mark.remove)
 
 
 class _Mark:
     """The mark of one attempt."""
 
-    def __init__(self, attempt: acquire.Acquisition) -> None:
-        self._attempt = attempt
+    def __init__(self, acquisition: acquire.Acquisition) -> None:
+        self._acquisition = acquisition
         self._until = 0.0
 
     def request(self) -> Request | None:
         """Return the request that marks the row, and shows it; None if there are no readers, or another mark will do."""
-        attempt, contender = self._attempt, self._attempt.contender
-        now, claim, bounds = attempt.process.now, attempt.observed.claim, contender.store.bounds
+        acquisition, contender = self._acquisition, self._acquisition.contender
+        now, claim, bounds = (
+            acquisition.process.now,
+            acquisition.observed.claim,
+            contender.store.bounds,
+        )
         if claim is None or not claim.readers or bounds is None:
             return None
         until = claim.marked_until(now, bounds) or 0.0
@@ -391,15 +395,15 @@ class _Mark:
             return None
         # Never sooner: suppose server time turns out to be less far on. An earlier end would be refused, and then removed in vain.
         self._until = max(self._until, bounds.nominal(now) + readers.MARK)
-        if attempt.process.hears("marked"):
+        if acquisition.process.hears("marked"):
             fields = {"readers": len(claim.readers)}
-            attempt.process.emit(LockEvent("marked", contender, None, fields))
+            acquisition.process.emit(LockEvent("marked", contender, None, fields))
         row, own = contender.options.row, seconds(self._until)
         return requests.mark(contender.store, row, claim, own, contender.owner, now)
 
     def remove(self) -> Operation[None]:
         """Remove the mark, so that readers need not wait for its end; sent once."""
-        contender = self._attempt.contender
+        contender = self._acquisition.contender
         if self._until and not contender.process.inherited:
             until, row = seconds(self._until), contender.options.row
             yield from send(requests.unmark(contender.store, row, until))

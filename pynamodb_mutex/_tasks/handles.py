@@ -147,11 +147,13 @@ class AsyncLock(Handle[Any], Generic[L]):
         self, blocking: bool, timeout: float | timedelta | None, force: bool = False
     ) -> bool:
         lock, who = self._lock, caller()
-        attempt = lock._attempt(who, lock._options.seconds_to_wait(blocking, timeout), blocks=False)
+        acquisition = lock._acquisition(
+            who, lock._options.seconds_to_wait(blocking, timeout), blocks=False
+        )
         if force:
             check_bool("force", force)
-            attempt.by_force()
-        operation = lock._acquiring(attempt, who)
+            acquisition.by_force()
+        operation = lock._acquiring(acquisition, who)
         # Suppose the task is cancelled while the acquiring write is under way; the answer says that it was applied.
         # The caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
@@ -188,8 +190,10 @@ class AsyncLock(Handle[Any], Generic[L]):
     async def _enter(self) -> Any:
         """Acquire the lock for an ``async with`` block; return the acquisition."""
         lock, who = self._lock, caller()
-        attempt = lock._attempt(who, lock._options.seconds_to_wait(True, None), blocks=False)
-        operation = lock._entering(attempt, who, id(calling_frame()))
+        acquisition = lock._acquisition(
+            who, lock._options.seconds_to_wait(True, None), blocks=False
+        )
+        operation = lock._entering(acquisition, who, id(calling_frame()))
         held = await self._run(operation, self._leaving)
         self._begin(held)
         return held

@@ -201,20 +201,20 @@ class Guard:
         if self._renewals:
             renewal = self._renewals[-1]
             claim.extend(renewal)
-            together = claim.together
+            whole = claim.whole
             claim.emit_renewed()
             if claim.group is None:
                 # this write has renewed one claim of a group alone: the others are due when they were
-                together.failure = None
-                together.plan_renewal(renewal.sent, together.ends)
-                claim.process.schedule.refresh(together)
+                whole.failure = None
+                whole.plan_renewal(renewal.sent, whole.ends)
+                claim.process.schedule.refresh(whole)
         if self.ends:
             claim.note_unlocked()
         # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
         # this one would have been refused; nor can it be any more, for the number that it expects is gone.
         elif claim.change("written"):
             # it may be in danger now: see `HeldClaim.danger_at`
-            claim.process.schedule.refresh(claim.together)
+            claim.process.schedule.refresh(claim.whole)
 
     def failed(self, *, in_doubt: bool) -> None:
         """Note that the write failed.
@@ -225,11 +225,11 @@ class Guard:
         if self.ends:
             # A write in doubt may have released the lock: then this does not count as held, and a release of it that is
             # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
-            doubt, together = in_doubt or self._was_in_doubt, self.claim.together
+            doubt, whole = in_doubt or self._was_in_doubt, self.claim.whole
             self.claim.change("unanswered" if doubt else "not unlocked")
             # Its lease may have ended by now, or little may be left. Neither counted while the write was under way, so it may
             # not be scheduled any more: hence no refresh.
-            together.process.schedule.add(together, together.due())
+            whole.process.schedule.add(whole, whole.due())
 
 
 class Refusal(NamedTuple):

@@ -490,7 +490,7 @@ def refuse_if_released(claim: HeldClaim, what: str) -> None:
     Raises:
         MutexNotHeldError: If it was.
     """
-    held = claim.together
+    held = claim.whole
     if not claim.is_released or (held.open_blocks is None and not held.is_unaware):
         return
     why = "at the end of its block: lock the row again, or refresh() the instance"

@@ -24,7 +24,7 @@ from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.dynamodb.keys import check_key, key_of
 from pynamodb_mutex._lock.dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._lock.operations.retry import retrying, send
-from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, made_at
+from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, token_time
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.schedule import SCAN_PATIENCE
 from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
@@ -154,7 +154,7 @@ class Lock(NamedTuple):
     @property
     def since(self) -> float | None:
         """Server time at which the holder acquired the lock; None if it is free, or the token does not show it."""
-        return made_at(self.claim.token) if self.claim.expires_at is not None else None
+        return token_time(self.claim.token) if self.claim.expires_at is not None else None
 
     @property
     def until(self) -> float | None:

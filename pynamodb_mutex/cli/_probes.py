@@ -246,7 +246,7 @@ class Asker:
             instant = instant_of(answers.Reply(reply.data).date or "")
         except ValueError:
             return
-        self.server.see(instant, started, started + received - sent)
+        self.server.learn(instant, started, started + received - sent)
         low, high = sent - instant - GRAIN, received - instant
         # Bounds that contradict earlier ones replace them: the clock of this host was set meanwhile.
         if self.offset is not None and low <= self.offset[1] and self.offset[0] <= high:

@@ -29,7 +29,7 @@ from pynamodb_mutex._fair.waiting_line import in_line, label_of
 from pynamodb_mutex._lock.handles import HandleOfOne
 from pynamodb_mutex._lock.operations.options import FOREVER, check_duration
 from pynamodb_mutex._lock.operations.release import release
-from pynamodb_mutex._lock.protocol.claim import Claim, made_at
+from pynamodb_mutex._lock.protocol.claim import Claim, token_time
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.runtime import run_on_thread
 from pynamodb_mutex._lock.runtime.callers import caller
@@ -513,8 +513,8 @@ class Observed(HandleOfOne):
 class ObservedMutex(Observed, Mutex):
     """A mutex that reports what it waits for."""
 
-    def _attempt(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
-        self._seen = super()._attempt(who, timeout, blocks=blocks)
+    def _acquisition(self, who: Caller, timeout: float, *, blocks: bool) -> Acquisition:
+        self._seen = super()._acquisition(who, timeout, blocks=blocks)
         return self._seen
 
 
@@ -524,9 +524,9 @@ def describe(claim: Claim) -> str:
         # The lock was read as free; since then another process was faster, or our own write has failed so far.
         return "it was free a moment ago"
     text = f"held by {claim.holder}"
-    made = made_at(claim.token)
-    if made is not None:
-        since = datetime.fromtimestamp(made, tz=timezone.utc)
+    at = token_time(claim.token)
+    if at is not None:
+        since = datetime.fromtimestamp(at, tz=timezone.utc)
         text += f" since {since:%Y-%m-%d %H:%M:%S} UTC"
     return text
 
@@ -565,12 +565,12 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool, force: boo
         pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
     """
     who = caller()
-    attempt = mutex._attempt(who, mutex._options.seconds_to_wait(True, None), blocks=True)
+    acquisition = mutex._acquisition(who, mutex._options.seconds_to_wait(True, None), blocks=True)
     if force:
-        attempt.by_force()
-    claim = wait_for(mutex, mutex._acquiring(attempt, who), signals, verbose=verbose)
-    if attempt.displaced is not None:
-        say(f"took {shown(mutex._name)} by force: {describe(attempt.displaced)}")
+        acquisition.by_force()
+    claim = wait_for(mutex, mutex._acquiring(acquisition, who), signals, verbose=verbose)
+    if acquisition.displaced is not None:
+        say(f"took {shown(mutex._name)} by force: {describe(acquisition.displaced)}")
     return claim is not None
 
 

@@ -21,7 +21,13 @@ from waits import until
 from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse
 from pynamodb_mutex import Mutex, RowLock, Semaphore, signals, synchronized
 from pynamodb_mutex._lock.operations.states import Belief
-from pynamodb_mutex._lock.protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
+from pynamodb_mutex._lock.protocol.messages import (
+    LONGEST_TEXT,
+    one_line,
+    shown,
+    shown_all,
+    shown_owner,
+)
 from pynamodb_mutex._lock.runtime import notifications
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli import _listing
@@ -108,7 +114,7 @@ def spiteful(scene):
 )
 def test_text_from_outside(found, expected):
     assert found == expected
-    assert len(found) <= LONGEST
+    assert len(found) <= LONGEST_TEXT
 
 
 # -- records of the log --------------------------------------------------------------------------

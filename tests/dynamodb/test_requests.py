@@ -153,7 +153,7 @@ def test_row_of_a_held_lock_and_its_tombstone(table):
 def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself(table, sent):
     """Between a release and the next acquire there is time for one request, not for a read and a write."""
     use("other")
-    acquisition = Mutex.for_key("a")._attempt(caller(), math.inf, blocks=True)
+    acquisition = Mutex.for_key("a")._acquisition(caller(), math.inf, blocks=True)
 
     def polls(*expected):
         sent.clear()
@@ -206,7 +206,7 @@ LINE = ["first|", "second|", "third|"]
 
 def take(how, *, entry="third|", seen=None, watched=None, line=LINE):
     """Send the acquiring write; return whether it was applied."""
-    contender = Mutex.for_key("a")._attempt(caller(), 0.0, blocks=True).contender
+    contender = Mutex.for_key("a")._acquisition(caller(), 0.0, blocks=True).contender
     values = contender.values(30.0, time.time() + 30) | {"entry": entry, "seen": seen}
     values["line"] = entries(line)
     now, row = current_process().clock(), contender.options.row

@@ -201,8 +201,8 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(subject, clock, on_lost
         clock.advance(10.1)
         until(lambda n=count: len(subject.of("renew")) == n and lock.remaining > 25)
     clock.advance(10.1)
-    together = getattr(lock._latest, "together", lock._latest)
-    until(lambda: together.ended_by_max_hold)
+    whole = getattr(lock._latest, "together", lock._latest)
+    until(lambda: whole.ended_by_max_hold)
     assert lock.held
     clock.advance(20)
     assert on_lost.wait()[1] is Loss.EXPIRED
@@ -281,7 +281,7 @@ def test_background_renewals_that_fail_for_a_while_are_no_loss(scene, clock, fau
         for count, pause in enumerate((11, 1, 1), start=1):  # those that failed are repeated soon
             clock.advance(pause)
             scene.proxy.wait(count, "renew")
-            until(lambda: not mutex._latest.together.renewals_under_way)
+            until(lambda: not mutex._latest.whole.renewals_under_way)
         assert mutex.remaining > 25
         assert scene.row.expires_at > end
     assert scene.applied("renew") == [fault is drop_answer] * 2 + [True]
@@ -294,7 +294,7 @@ def test_lease_that_ends_after_a_save_did_not_end_for_the_renewal_that_failed_be
     row = row_scene.locked(on_lost=on_lost)
     clock.advance(11)
     row_scene.proxy.wait(1, "renew")
-    until(lambda: not row.row_lock._latest.together.renewals_under_way)
+    until(lambda: not row.row_lock._latest.whole.renewals_under_way)
     row.save()
     clock.advance(31)
     assert on_lost.wait()[1] is Loss.EXPIRED

@@ -67,12 +67,12 @@ def test_claims_are_not_renewed_if_one_is_not_to_be(keys, clock):
 
 def test_renewal_that_begins_after_the_release_sends_nothing(keys):
     group = held(keys.group(lease=20))
-    together = group._latest
-    renewal = Driven(renew_in_background(together))
+    whole = group._latest
+    renewal = Driven(renew_in_background(whole))
     group.release()
     assert renewal.until_it_waits() is None
     assert kinds(keys.scene.proxy) == ["3 acquire", "3 release"]
-    assert together.is_released
+    assert whole.is_released
 
 
 def test_renewal_that_meets_the_release_of_one_is_no_loss(keys):

@@ -179,7 +179,7 @@ def test_row_is_not_written_without_a_guard_once_a_renewal_shows_that_it_was_rel
         save(theirs, "theirs")
     execute(
         current_process(),
-        renew.renew_in_background(row.row_lock._latest.together),
+        renew.renew_in_background(row.row_lock._latest.whole),
     )
     with pytest.raises(MutexNotHeldError) as raised:
         save(row, unlock=unlock)

@@ -254,7 +254,7 @@ def test_lock_keeps_nothing_of_contexts_that_have_ended(thread):
         thread(mutex.acquire).result()
         thread(mutex.release).result()
     gc.collect()
-    assert not mutex._attempts
+    assert not mutex._acquired
 
 
 def test_context_that_is_handed_back_is_the_same_caller(thread):

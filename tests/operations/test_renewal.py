@@ -19,8 +19,8 @@ from dev import faultproxy as net
 from dev.faultproxy import after, drop_answer, through
 from pynamodb_mutex import LockItem, Mutex, signals
 from pynamodb_mutex._lock.operations.planning import Held
-from pynamodb_mutex._lock.operations.renew import renew_in_background
 from pynamodb_mutex._lock.operations.process_state import RenewalSchedule
+from pynamodb_mutex._lock.operations.renew import renew_in_background
 from pynamodb_mutex._lock.runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.aio import AsyncMutex
 
@@ -129,7 +129,7 @@ def test_threads_follow_what_is_due(here, proxy):
 
 def test_renewal_whose_turn_comes_when_the_lock_is_lost_is_not_sent(here, proxy, clock):
     mutex = held(Mutex.for_key("k", model=here, lease=30.0, auto_renew=False))
-    renewal = Driven(renew_in_background(mutex._latest.together))
+    renewal = Driven(renew_in_background(mutex._latest.whole))
     clock.advance(31)
     assert renewal.until_it_waits() is None
     assert proxy.of("renew") == []
@@ -226,10 +226,10 @@ def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, pr
 def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates, clock):
     with net.fault_proxy(engine) as proxy, Mutex.for_key("k", model=here, lease=1.0) as mutex:
         other, there = Dates(proxy, dates.now - 1), through(proxy, table)
-        due = mutex._latest.together.due()
+        due = mutex._latest.whole.due()
         for _ in range(3):
             begin_next_second(other, there)
-        assert mutex._latest.together.due() == due
+        assert mutex._latest.whole.due() == due
 
 
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}])
@@ -371,7 +371,7 @@ def test_hung_renewal_delays_no_save(row_scene):
     row_scene.proxy.next(net.stall(answered), op="renew")
     row_scene.proxy.wait(1, "renew")
     save(row)
-    assert row.row_lock._latest.together.renewals_under_way
+    assert row.row_lock._latest.whole.renewals_under_way
     answered.set()
     assert row_scene.row.balance == 1
 

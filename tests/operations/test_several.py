@@ -204,7 +204,7 @@ def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, 
         end(scene)
         with pytest.raises(MutexLostError):
             by(mutex)
-    assert_handled_no_more(mutex._latest.together, calls, clock)
+    assert_handled_no_more(mutex._latest.whole, calls, clock)
 
 
 def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others(keys, clock):

@@ -559,7 +559,7 @@ def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_no_claim_of_no
             releasing.until_it_waits()
     assert holder.locked() is (within == (Turn, "grant"))
     assert (waits.wake(), waiter.held) == (None, True)
-    assert scheduled() == [waiter._latest.together]
+    assert scheduled() == [waiter._latest.whole]
     waiter.release()
     assert (queue.is_idle, scheduled()) == (True, [])
 

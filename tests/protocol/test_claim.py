@@ -23,8 +23,8 @@ from pynamodb_mutex._lock.protocol.claim import (
     ObservedClaim,
     OwnClaim,
     date_of,
-    made_at,
     new_token,
+    token_time,
 )
 from pynamodb_mutex._lock.protocol.outcome import is_mine, loss_of
 from pynamodb_mutex._lock.protocol.server_time import (
@@ -108,7 +108,7 @@ def hear(parts, history):
     """Yield the world, what is known, and when it was: after each answer."""
     world, server = World(parts), ServerTime()
     for received, sent, date in history:
-        server.see(date, world.local(sent), world.local(received))
+        server.learn(date, world.local(sent), world.local(received))
         yield world, server, received
 
 
@@ -134,7 +134,7 @@ def test_answers_of_a_host_that_is_ahead_or_behind_contradict_the_others(ahead):
     for request in range(3000):
         sent = 0.07 * request + rng.uniform(0.0, 0.05)
         date = math.floor(World.server(sent + 0.001, rng.choice([0.0, ahead])))
-        server.see(float(date), sent, sent + 0.002)
+        server.learn(float(date), sent, sent + 0.002)
     assert (server.contradictions > 0) is noticed
     if noticed:
         assert max(HOST_SKEW, abs(ahead) - 1) < server.behind <= abs(ahead)
@@ -146,7 +146,7 @@ def test_answer_contradicts_only_if_hosts_differ_by_more_than_is_allowed(more, c
 
     def see(behind, lower_at=just_before):
         server.bounds = Bounds(behind, lower_at, 5.0, 0.0)
-        server.see(-1.0, 0.0, 0.0)
+        server.learn(-1.0, 0.0, 0.0)
         return server.contradictions
 
     assert see(HOST_SKEW + 1e-6 + more) == contradictions
@@ -174,7 +174,7 @@ def test_estimate_is_off_by_a_second_the_way_of_an_answer_and_drift(parts, reque
 def test_answer_that_came_at_once_leaves_less_than_two_seconds_of_doubt(parts, requests):
     *_, (world, server, last) = hear(parts, answers(requests))
     local = world.local(last + 1.0)
-    server.see(float(math.floor(world.server(last + 1.0))), local, local)
+    server.learn(float(math.floor(world.server(last + 1.0))), local, local)
     doubt = server.bounds.highest(local) - server.bounds.lowest(local)
     assert 0 < doubt < GRAIN + HOST_SKEW + NOISE
 
@@ -197,7 +197,7 @@ def bounds_after(*answers):
     """Return the bounds after answers: the date, and the local times of sending and receiving."""
     server = ServerTime()
     for date, sent, received in answers:
-        server.see(date, sent, received)
+        server.learn(date, sent, received)
     return server.bounds
 
 
@@ -290,7 +290,7 @@ def watching(*seen):
 
 def holder(lease=10.0, *, bounds=EXACT, sent=0.0, seen=0.0):
     tenure = OwnClaim("mine", lease)
-    tenure.see(seen)
+    tenure.outbid(seen)
     end, written = tenure.propose(sent, bounds, lease)
     tenure.acquired(claim("mine", end, written), sent, bounds)
     return tenure
@@ -315,7 +315,7 @@ def test_claim_of_a_dead_holder_is_free_in_time_however_long_the_holder_was_idle
     due = sent + 1.01 * lease + 2.5 + 2 * slowest
     # a process that has had no answer yet reads the row
     fresh, read_at = ServerTime(), due - trip
-    fresh.see(float(math.floor(World.server(read_at, skew))), read_at, due)
+    fresh.learn(float(math.floor(World.server(read_at, skew))), read_at, due)
     assert watching((claim(expires_at=end, lease=lease), due)).free_at(fresh.bounds) <= due
 
 
@@ -323,14 +323,14 @@ def test_claim_of_a_dead_holder_is_free_in_time_however_long_the_holder_was_idle
 def test_end_does_not_creep_ahead_in_ten_hours_of_renewals(lasts):
     """A second of the holder's clock lasts so many true ones."""
     world, server = World([(0.0, 1 / lasts)]), ServerTime()
-    server.see(World.server(0.0), world.local(0.0), world.local(0.0))
+    server.learn(World.server(0.0), world.local(0.0), world.local(0.0))
     tenure = holder(30.0, bounds=server.bounds, sent=world.local(0.0))
     for number in range(1, 3_601):
         sent, received = 10.0 * number + 0.123, 10.0 * number + 0.133
         end, lease = tenure.propose(world.local(sent), server.bounds, 30.0)
         assert 0.0 < end - World.server(sent) - lease <= HEADROOM + TICK
         date = float(math.floor(World.server(sent)))
-        server.see(date, world.local(sent), world.local(received))
+        server.learn(date, world.local(sent), world.local(received))
         tenure.renewed(end, lease, world.local(sent), server.bounds)
         assert tenure.ends(server.bounds) - world.local(received) > 0.9 * lease
 
@@ -509,10 +509,10 @@ def test_tokens_differ_and_show_when_they_were_made_if_server_time_was_known():
     assert min(map(len, bits)) >= 27
     for at in (1763798400.123, 0.5, YEAR_10000 - 1, None):
         token = new_token(at, bits[0])
-        assert made_at(token) == made_at(FORCED_MARK + token) == at
+        assert token_time(token) == token_time(FORCED_MARK + token) == at
     for other in (None, "", "mine", "forced-", "ab" * 16):
-        assert made_at(other) is None
-    assert made_at(new_token(YEAR_10000, bits[0])) is None
+        assert token_time(other) is None
+    assert token_time(new_token(YEAR_10000, bits[0])) is None
 
 
 def test_date_is_none_for_what_is_none():
@@ -541,12 +541,12 @@ def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_a
     tenure = holder(1.0, seen=seen)  # server time is 1000.0
     row = claim("mine", tenure.expires_at, 1.0)
     watcher, watch = ServerTime(), watching((row, 70.0))
-    watcher.see(1000.0, 70.0, 70.0)
+    watcher.learn(1000.0, 70.0, 70.0)
     takes_over = watch.free_at(watcher.bounds) - 70.0  # seconds of true time after the acquisition
     holders = ServerTime()
-    holders.see(1000.0, 0.0, 0.0)
+    holders.learn(1000.0, 0.0, 0.0)
     resumed = 0.01  # by the holder's clock, when the watcher has just taken over
-    holders.see(float(math.floor(1000.0 + takes_over)), resumed, resumed)
+    holders.learn(float(math.floor(1000.0 + takes_over)), resumed, resumed)
     assert tenure.ends(holders.bounds) <= resumed
 
 

@@ -87,7 +87,7 @@ def test_end_is_reported_after_a_loss_whose_receiver_is_slow(scene, clock, heard
 
 
 def test_win_back_by_a_renewal_that_was_overtaken_is_reported(lost, heard):
-    held = lost._latest.together
+    held = lost._latest.whole
     earlier, later = Driven(renew(held)), Driven(renew(held))
     requests = [driven.step().request for driven in (earlier, later)]
     # the later one is applied first, and refuses the earlier one

@@ -342,7 +342,7 @@ def test_refusals_of_threads_that_schedule_do_not_spin(scene, clock, refusals):
     refusals.all()
     clock.advance(11)
     scene.proxy.wait(1, "renew")
-    until(lambda: not mutex._latest.together.is_unanswered)
+    until(lambda: not mutex._latest.whole.is_unanswered)
     seen = len(refusals.refused)
     time.sleep(5)
     assert len(refusals.refused) - seen <= 5 / RETRY + 1

@@ -85,7 +85,9 @@ class Driven:
 def acquiring(lock, blocking=True, timeout=None, *, blocks=True):
     """Return the acquisition of a lock, to be run by hand."""
     who = caller()
-    attempt = lock._attempt(who, lock._options.seconds_to_wait(blocking, timeout), blocks=blocks)
+    attempt = lock._acquisition(
+        who, lock._options.seconds_to_wait(blocking, timeout), blocks=blocks
+    )
     return Driven(lock._acquiring(attempt, who))
 
 

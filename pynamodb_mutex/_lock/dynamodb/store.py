@@ -142,7 +142,7 @@ class Store:
             except ValueError:
                 return False
             self._date = (reply.date, instant)
-        return server.see(instant, reply.sent, received)
+        return server.learn(instant, reply.sent, received)
 
     def knows_time(self, lease: float, now: float) -> bool:
         """Return whether server time is known well enough to propose an end for a lease of so many seconds."""

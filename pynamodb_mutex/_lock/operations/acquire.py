@@ -53,7 +53,7 @@ H = TypeVar("H", bound=Held)
 """What an attempt acquires: a claim, or several that are held together."""
 
 
-class Attempt(ABC, Generic[H]):
+class BaseAcquisition(ABC, Generic[H]):
     """An attempt to acquire one lock or several, until a deadline.
 
     Attributes:
@@ -70,7 +70,7 @@ class Attempt(ABC, Generic[H]):
             timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
         """
         self.process = process
-        self.requests = Attempts()
+        self.attempts = Attempts()
         self.timeout = timeout
         self._deadline = math.inf
         self._since = math.inf
@@ -94,7 +94,7 @@ class Attempt(ABC, Generic[H]):
                 claims = held.claims
                 # before any other event of this acquisition
                 for claim in claims:
-                    claim.emit_acquired(self._since, self.requests.count)
+                    claim.emit_acquired(self._since, self.attempts.count)
                 yield from delivered(claims)
         except BaseException as error:
             # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
@@ -125,7 +125,7 @@ class Attempt(ABC, Generic[H]):
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         waited = max(0.0, self.process.now - self._since)
         for contender in self._reported():
-            self.process.emit(not_acquired(contender, waited, self.requests.count, error))
+            self.process.emit(not_acquired(contender, waited, self.attempts.count, error))
 
     def _check_holders(self) -> None:
         """Refuse a wait that keeps a holder in this process from ever releasing its lock: see `refuse_wait`."""
@@ -160,7 +160,7 @@ class Attempt(ABC, Generic[H]):
             )
 
 
-class Acquisition(Attempt[HeldClaim]):
+class Acquisition(BaseAcquisition[HeldClaim]):
     """An attempt to acquire one lock.
 
     Attributes:
@@ -199,7 +199,7 @@ class Acquisition(Attempt[HeldClaim]):
         # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
         self.undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
-            self.requests, self.undo = whole.requests, whole.undo
+            self.attempts, self.undo = whole.attempts, whole.undo
 
     # -- the attempt as a whole ---------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Acquisition(Attempt[HeldClaim]):
                 if claim is not None:
                     return claim
                 if self.holder is not None:
-                    queue.see(self.holder, process.now + self.poll_times[1])
+                    queue.note_in_the_way(self.holder, process.now + self.poll_times[1])
                 # Handed over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
@@ -424,7 +424,7 @@ class Acquisition(Attempt[HeldClaim]):
 
         return (
             yield from retrying(
-                self.process, build, self._deadline, about=contender, attempts=self.requests
+                self.process, build, self._deadline, about=contender, attempts=self.attempts
             )
         )
 
@@ -443,7 +443,7 @@ class Acquisition(Attempt[HeldClaim]):
         attempts = Attempts()
 
         def build() -> Request:
-            self.requests.count += 1
+            self.attempts.count += 1
             end, granted = own.propose(process.now, store.bounds, lease)
             values = contender.values(granted, end)
             if seen is not None:

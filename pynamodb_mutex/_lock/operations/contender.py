@@ -18,7 +18,7 @@ from weakref import ref
 from pynamodb_mutex._lock.dynamodb.keys import lock_name
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.operations.events import Log
-from pynamodb_mutex._lock.protocol.claim import date_of, made_at
+from pynamodb_mutex._lock.protocol.claim import date_of, token_time
 from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
@@ -233,8 +233,8 @@ class Contender:
         self.warns_at = now + (now - since)
         if claim is None:
             return
-        made = date_of(made_at(claim.token))
-        held = "" if made is None else f", acquired at {made.isoformat(timespec='seconds')}"
+        began = date_of(token_time(claim.token))
+        held = "" if began is None else f", acquired at {began.isoformat(timespec='seconds')}"
         values = (
             shown_owner(self.owner),
             shown(self.key),

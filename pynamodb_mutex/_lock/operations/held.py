@@ -173,7 +173,7 @@ class HeldClaim(Held):
     # -- queries: none of them changes state --------------------------------------------------------
 
     @property
-    def together(self) -> Held:
+    def whole(self) -> Held:
         """What is held, renewed and lost as one with this claim: its group, or the claim itself."""
         return self.group or self
 
@@ -214,7 +214,7 @@ class HeldClaim(Held):
     @property
     def ends_by(self) -> float:
         """Local time by which the lease ends unless a caller renews it; infinity if it is renewed without end."""
-        if self.together.plan is NEVER:
+        if self.whole.plan is NEVER:
             return self.ends
         max_hold = self.options.max_hold
         return math.inf if max_hold is None else self.since + max_hold + self.lease
@@ -222,7 +222,7 @@ class HeldClaim(Held):
     @property
     def noticed_within(self) -> float:
         """Seconds after which a renewal will have noticed that the claim was broken; 0 if it is not renewed."""
-        return 0.0 if self.together.plan is NEVER else self.options.lease / 3
+        return 0.0 if self.whole.plan is NEVER else self.options.lease / 3
 
     def stands_at(self, now: float) -> bool:
         """Return whether the claim may still be in its row at a local time.
@@ -273,7 +273,7 @@ class HeldClaim(Held):
         belief = self.belief  # read once: another thread may replace it
         if belief.state not in EXPIRING or self.process.inherited or self.ends > now:
             return belief.loss
-        return Loss.UNREACHABLE if self.together.is_unanswered else Loss.EXPIRED
+        return Loss.UNREACHABLE if self.whole.is_unanswered else Loss.EXPIRED
 
     @property
     def why(self) -> str:
@@ -282,10 +282,10 @@ class HeldClaim(Held):
 
     def explain(self, loss: Loss) -> str:
         """Return the text for a loss of this claim."""
-        max_hold = self.together.ended_by_max_hold
+        max_hold = self.whole.ended_by_max_hold
         if loss is Loss.EXPIRED and max_hold is not None:
             return f"its lease ended, for it was held for longer than max_hold, {max_hold:g} s"
-        failure = self.together.failure if loss is Loss.UNREACHABLE else None
+        failure = self.whole.failure if loss is Loss.UNREACHABLE else None
         return loss.value if failure is None else f"{loss.value}: {one_line(failure)}"
 
     @property
@@ -294,7 +294,7 @@ class HeldClaim(Held):
         contender = self.contender
         # Whoever has entered a block is kept by the lock's object until the block is left, perhaps elsewhere.
         is_left = contender.who() is None or contender.lock() is None
-        return is_left and self.together.plan is not NEVER
+        return is_left and self.whole.plan is not NEVER
 
     def reenters(self, caller: int) -> bool:
         """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""
@@ -329,7 +329,7 @@ class HeldClaim(Held):
             owner=taker.owner if taker else None,
             expires_at=date_of(taker.expires_at) if taker else None,
         )
-        error.__cause__ = self.together.failure if loss is Loss.UNREACHABLE else None
+        error.__cause__ = self.whole.failure if loss is Loss.UNREACHABLE else None
         return error
 
     # -- checks that note the end of the lease --------------------------------------------------------
@@ -454,7 +454,7 @@ class HeldClaim(Held):
         self.depth = 0
         # Not if `release` was called while that write was under way: then that reports the end of the claim.
         if self.change("unlocked"):
-            self.together.stop()
+            self.whole.stop()
             self.leave_queue()
             if self.belief.loss is None and self.process.hears("released"):
                 self.emit("released", held_for=self.held_for, error=None)
@@ -462,7 +462,7 @@ class HeldClaim(Held):
     def forget(self) -> None:
         """Drop a claim that no caller has been given, without a request."""
         self.change("release")
-        self.together.stop()
+        self.whole.stop()
         self.leave_queue()
 
     def note_end(self) -> None:
@@ -489,12 +489,12 @@ class HeldClaim(Held):
             at_release: Whether its release has found that. Of a claim that is held by itself ``on_lost`` is not called
                 then: the caller of the release learns of the loss from the error.
         """
-        together = self.together
+        whole = self.whole
         lost: list[HeldClaim] = []
         if self._note_loss(loss, taker, at_release=at_release):
-            others = (claim for claim in together.unreleased if claim is not self)
+            others = (claim for claim in whole.unreleased if claim is not self)
             lost = [self, *(claim for claim in others if claim._note_loss(loss, None))]
-        together.stop()
+        whole.stop()
         for claim in lost:
             claim.leave_queue()
         self.call("on_lost", [] if at_release and lost == [self] else lost)
@@ -512,7 +512,7 @@ class HeldClaim(Held):
         elif self.may_be_unlocked:
             # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
             # that was released, and undo what another has written since: it is refused.
-            self.together.is_unaware = not self.together.open_blocks
+            self.whole.is_unaware = not self.whole.open_blocks
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
@@ -604,7 +604,7 @@ class HeldClaim(Held):
         elif renewal == "lost":
             self.note_refusal(row)
         elif renewal == "again":
-            self.own.see(row.expires_at)
+            self.own.outbid(row.expires_at)
         return renewal
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:
@@ -639,6 +639,6 @@ class HeldClaim(Held):
     def extend(self, proposal: Proposal) -> None:
         """Extend the belief: a request with this proposal was applied."""
         self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
-        together = self.together
+        whole = self.whole
         # Not by each renewal: the answer to one may be so late that little is left all the same, as was reported.
-        together.in_danger = together.in_danger and self.process.now >= together.danger_at
+        whole.in_danger = whole.in_danger and self.process.now >= whole.danger_at

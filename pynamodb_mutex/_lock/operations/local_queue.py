@@ -104,7 +104,7 @@ class LocalQueue(Generic[H, C]):
         self.holder = claim
         self._queues[self._place] = self
 
-    def see(self, claim: Claim, polls_by: float) -> None:
+    def note_in_the_way(self, claim: Claim, polls_by: float) -> None:
         """See a claim of another process, as a waiter in line has seen it, and by when it polls again."""
         if not self.known_taken:
             self._wake_all()

@@ -34,7 +34,7 @@ _ALONE = ("fair", "data", "attributes", "delete_on_release", "reentrant", "hold_
 FOREVER = -1.0
 """The timeout that stands for no timeout, as in `threading`."""
 
-LONGEST = 100 * 365.25 * 86400.0
+LONGEST_DURATION = 100 * 365.25 * 86400.0
 """The longest duration, in seconds: 100 years.
 
 The end of such a lease, and the TTL of a row that is kept for as long after it, are dates before the year 10000, which
@@ -144,10 +144,10 @@ def checked(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
             if options.get(name):
                 msg = f"{name} is for a lock that is held alone: leave it out, or shared=True"
                 raise TypeError(msg)
-    made = {name: _checked(model, name, value) for name, value in options.items()}
-    if made.get("must_exist") and made.get("delete_on_release"):
+    given = {name: _checked(model, name, value) for name, value in options.items()}
+    if given.get("must_exist") and given.get("delete_on_release"):
         raise TypeError("must_exist=True needs the row that delete_on_release=True deletes")
-    return made
+    return given
 
 
 def _checked(model: type[Model], name: str, value: Any) -> Any:  # noqa: C901, PLR0911 - a case for each kind of option
@@ -348,10 +348,8 @@ def check_duration(name: str, value: object) -> float:
         ValueError: If it is longer, or infinite or NaN.
     """
     seconds = check_number(name, value)
-    if abs(seconds) > LONGEST:
-        msg = (
-            f"{name} must be at most {LONGEST:.0f} seconds, which are 100 years, not {shown(value)}"
-        )
+    if abs(seconds) > LONGEST_DURATION:
+        msg = f"{name} must be at most {LONGEST_DURATION:.0f} seconds, which are 100 years, not {shown(value)}"
         raise ValueError(msg)
     return seconds
 

@@ -86,7 +86,7 @@ class Held(ABC):
         self.in_danger = False
 
     @property
-    def together(self) -> Held:
+    def whole(self) -> Held:
         """What is held, renewed and lost as one with this: its group, or itself."""
         return self
 

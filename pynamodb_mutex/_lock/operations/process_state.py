@@ -201,9 +201,7 @@ class ProcessState(ABC):
         claims = [claim for claim in every if not claim.contender.is_run]
         claims.sort(key=lambda claim: claim.since)
         return [
-            held
-            for held in dict.fromkeys(claim.together for claim in claims)
-            if held.stands_at(now)
+            held for held in dict.fromkeys(claim.whole for claim in claims) if held.stands_at(now)
         ]
 
     def holders(self, store: Store, key: str) -> Sequence[Any]:

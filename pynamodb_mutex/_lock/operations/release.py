@@ -128,7 +128,7 @@ def _make_last(held: Held) -> None:
     """Let the release that follows end an acquisition, however often it was entered."""
     # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
     # guard it would undo what the next holder writes.
-    held.together.is_unaware = not held.together.open_blocks
+    held.whole.is_unaware = not held.whole.open_blocks
     for claim in held.unreleased:
         claim.depth = 1
 
@@ -149,7 +149,7 @@ def leave(claim: HeldClaim, what: str) -> bool:
     # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which
     # is before its answer arrives.
     claim.change("release")
-    claim.together.stop()
+    claim.whole.stop()
     return True
 
 

@@ -49,7 +49,7 @@ def renew(held: Held, lease: float | None = None) -> Operation[None]:
     if held.is_released:
         # of a group the claims that are not released are renewed, as if this one were held
         raise held.claims[0].not_held_error("renew")
-    renewed, won_back = yield from renew_quietly(held.together, lease)
+    renewed, won_back = yield from renew_quietly(held.whole, lease)
     for claim in renewed:
         if claim not in won_back:
             claim.emit_renewed()

@@ -90,21 +90,21 @@ def retrying(
         PynamoDBException: The last failure, once it is too late to retry, or one that cannot pass.
     """
     begun, retries = process.now, None
-    made = attempts or Attempts()
+    attempts = attempts or Attempts()
     failures = 0
     while True:
         request = build()
-        made.count += 1
+        attempts.count += 1
         # Before the effect, not after it: at Ctrl-C the yield raises, and whoever undoes the write must already
         # know that it may have been applied. An answer that it was not applied takes back only this attempt: an
         # earlier one without an answer may still have been applied.
-        before, made.first_sent = made.first_sent, min(made.first_sent, process.now)
+        before, attempts.first_sent = attempts.first_sent, min(attempts.first_sent, process.now)
         reply: Answer | Failure = yield Send(request)
         if type(reply) is not Failure and accept is not None:
             reply = accept(reply) or reply
         if type(reply) is not Failure:
             if not reply.applied:
-                made.first_sent = before
+                attempts.first_sent = before
             # A process reads before its first write, for the time that the answer shows. Without the time, the write would
             # create a row whose fencing token is below those of the row that the TTL has deleted.
             server = request.store.connection.server
@@ -113,7 +113,7 @@ def retrying(
             return reply
         # A failure that cannot pass is DynamoDB's refusal of this request, or it was never sent.
         if not reply.maybe_applied or not reply.transient:
-            made.first_sent = before
+            attempts.first_sent = before
         if not reply.transient:
             raise reply.error
         retries = retries or Retries(begun, until, request.store.connection.retries)

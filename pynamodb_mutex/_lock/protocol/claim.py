@@ -69,7 +69,7 @@ def new_token(server_now: float | None, random_bits: str) -> str:
     return f"{int((server_now or 0.0) * 1000):012x}7{random_bits}"
 
 
-def made_at(token: str | None) -> float | None:
+def token_time(token: str | None) -> float | None:
     """Return the server time at which a token was made, in seconds.
 
     None if `new_token` did not make it, or server time was not known then. For people: nothing is decided by it.
@@ -418,7 +418,7 @@ class OwnClaim:
             known = self._known = term, bounds, ends
         return known[2]
 
-    def see(self, end: float | None) -> None:
+    def outbid(self, end: float | None) -> None:
         """See an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-LONGEST = 80
+LONGEST_TEXT = 80
 """Most characters shown of one key, owner or other text from outside."""
 
 MOST = 3
 """Most values shown of several."""
 
 _CUT = "..."
-_END = (LONGEST - len(_CUT)) // 2
-_BEGIN = LONGEST - len(_CUT) - _END
+_END = (LONGEST_TEXT - len(_CUT)) // 2
+_BEGIN = LONGEST_TEXT - len(_CUT) - _END
 
 
 def shown(value: object) -> str:
     """Return a key, an owner, or anything else that a row or a caller gave, as a message shows it.
 
     In the form of `repr`, so that a newline forges no line of a log and no escape code reaches a terminal.
-    Shortened to `LONGEST` characters by leaving out the middle, because keys often differ only at the end.
+    Shortened to `LONGEST_TEXT` characters by leaving out the middle, because keys often differ only at the end.
     """
     text = escaped(repr(value))
-    return text if len(text) <= LONGEST else f"{text[:_BEGIN]}{_CUT}{text[-_END:]}"
+    return text if len(text) <= LONGEST_TEXT else f"{text[:_BEGIN]}{_CUT}{text[-_END:]}"
 
 
 def shown_owner(owner: str | None) -> str:

@@ -183,7 +183,7 @@ def guarded_write(
         # A renewal that was sent after this attempt was applied before it. The write carries the whole row, and the end
         # of the claim with it: applied, it would move the end back, and another could take the lock while this holder
         # still believes in its renewal. So it proposes a later end at the next attempt.
-        own.see(claim.expires_at)
+        own.outbid(claim.expires_at)
         return "again"
     return "refused"
 

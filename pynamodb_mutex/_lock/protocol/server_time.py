@@ -152,7 +152,7 @@ class ServerTime:
         """Whether no answer had a ``Date`` yet, and the next one may well have one."""
         return self.bounds is None and self.answered < MOST_UNDATED
 
-    def see(self, date: float, sent: float, received: float) -> bool:
+    def learn(self, date: float, sent: float, received: float) -> bool:
         """Learn from an answer.
 
         The lower bound is the best of all answers: it stays true whatever time the local clock missed.

@@ -114,13 +114,13 @@ class Process(ProcessState):
         store = self.known_store(model)
         if store is None:
             # outside the monitor, because it runs user code: the defaults of extra attributes
-            made = Store(model, self.server_times, read_clock)
+            new = Store(model, self.server_times, read_clock)
             with self.monitor:
                 # Another thread may have made one meanwhile. Each store has queues of its own: with two, waiters of one
                 # key would stand in different queues, and poll without knowing of each other.
                 store = self.known_store(model)
                 if store is None:
-                    store = self.stores[model] = made
+                    store = self.stores[model] = new
         return store
 
     def step(

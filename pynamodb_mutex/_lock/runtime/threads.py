@@ -255,14 +255,14 @@ class WorkersByEndpoint:
 
     def __init__(self, threads: Threads, name: str, most: int, few: int | None = None) -> None:
         self._make = partial(Workers, threads, name, most, few)
-        self._made: dict[str, Workers] = {}
+        self._by_endpoint: dict[str, Workers] = {}
 
     def at(self, place: str) -> Workers:
         """Return the workers for the requests of a `Connection.place`; those for all other calls, given ""."""
         # `setdefault`: two threads that ask at once get the same workers
-        return self._made.get(place) or self._made.setdefault(place, self._make())
+        return self._by_endpoint.get(place) or self._by_endpoint.setdefault(place, self._make())
 
     def help_out(self) -> bool:
         """Make a posted call for each endpoint on this thread as `Workers.help_out` does; return whether it made any."""
-        made = [workers.help_out() for workers in list(self._made.values())]
-        return any(made)
+        # each of them, and not only until one has made a call
+        return any([workers.help_out() for workers in list(self._by_endpoint.values())])

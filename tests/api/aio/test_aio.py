@@ -473,7 +473,7 @@ async def test_mutex_keeps_nothing_of_tasks_that_have_ended(scene):
         await asyncio.create_task(come_and_go())
     await asyncio.sleep(0)  # the loop refers to the last one until it runs another
     gc.collect()
-    assert (len(mutex._lock._attempts), len(mutex._holders)) == (0, 0)
+    assert (len(mutex._lock._acquired), len(mutex._holders)) == (0, 0)
 
 
 async def test_task_may_enter_again_and_another_may_not(scene):

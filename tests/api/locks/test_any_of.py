@@ -23,7 +23,7 @@ QUICK = (0.02, 0.1)
 @pytest.fixture
 def in_order(monkeypatch):
     """Keys are tried in the order in which they were given."""
-    monkeypatch.setattr(AcquisitionOfAny, "_shuffled", lambda self: list(self._attempts))
+    monkeypatch.setattr(AcquisitionOfAny, "_shuffled", lambda self: list(self._parts))
 
 
 def keys(scene, count=3):

@@ -312,7 +312,7 @@ def test_lock_keeps_nothing_of_threads_that_have_ended(kind):
         thread.join()
     gc.collect()
     locks = [outer, inner, *getattr(outer, "_locks", ()), *getattr(inner, "_locks", ())]
-    assert [len(lock._attempts) for lock in locks] == [0] * len(locks)
+    assert [len(lock._acquired) for lock in locks] == [0] * len(locks)
 
 
 @pytest.mark.parametrize("sharing", [True, False])

@@ -205,7 +205,7 @@ def test_thread_is_not_mistaken_for_one_that_ended(table):
     assert taken == [False, False]
     # nor is anything kept of those that have ended
     gc.collect()
-    assert [len(mutex._attempts) for mutex in (plain, nested)] == [0, 0]
+    assert [len(mutex._acquired) for mutex in (plain, nested)] == [0, 0]
 
 
 def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):

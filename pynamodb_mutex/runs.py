@@ -36,7 +36,7 @@ from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame, waits_block
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
-from pynamodb_mutex._once.rows import OF_RUNS, OnceLayout, OnceRequests
+from pynamodb_mutex._once.rows import OF_ROOM, OnceLayout, OnceRequests, Outcome
 from pynamodb_mutex._once.run import (
     Beginning,
     Record,
@@ -120,7 +120,7 @@ class OnceItem(LockItem):
     """
 
     _rows = (OnceLayout, OnceRequests)
-    _of_runs = OF_RUNS
+    _of_room = OF_ROOM
 
     result = UnicodeAttribute(null=True)
     done_until = NumberAttribute(null=True)
@@ -190,10 +190,11 @@ class Terms(NamedTuple):
         Raises:
             ResultUnavailableError: If it could not be stored, or cannot be read.
         """
-        reason, cause = claim.unstored, None
+        known = claim.of(Outcome)
+        reason, cause = known.unstored, None
         if reason is None:
             try:
-                return None if claim.result == NONE else self.decode(claim.result or "")
+                return None if known.result == NONE else self.decode(known.result or "")
             except Exception as error:  # noqa: BLE001 - the caller's function
                 reason, cause = f"{type(error).__name__}: {one_line(error)}", error
         why = one_line(reason)[:LONGEST_REASON]
@@ -591,14 +592,14 @@ class Once(Made):
         process, terms = current_process(), _terms(key, model=model, decode=decode)
         store = process.store(model)
         answer = execute(process, peek(process, store, terms.options.row))
-        claim, received = answer.claim, answer.received
+        claim, known, received = answer.claim, answer.claim.of(Outcome), answer.received
         number = claim.version if claim.token else None
         state = state_of(claim, received, store.bounds)
         if state == "recorded":
-            result = None if claim.unstored else terms.decoded(claim)
-            return Known(state, result, claim.unstored, date_of(claim.done_until), None, number)
+            result = None if known.unstored else terms.decoded(claim)
+            return Known(state, result, known.unstored, date_of(known.done_until), None, number)
         until = date_of(claim.expires_at) if state == "running" else None
-        owner = claim.unknown if state == "unknown" else claim.owner
+        owner = known.unknown if state == "unknown" else claim.owner
         return Known(state, until=until, owner=owner, fencing_token=number)
 
     @classmethod

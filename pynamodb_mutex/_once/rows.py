@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
-from pynamodb_mutex._lock.dynamodb.layout import Layout, slot
+from pynamodb_mutex._lock.dynamodb.layout import Layout, read_seconds, read_text, slot
 from pynamodb_mutex._lock.dynamodb.requests import Lazy, Requests, Template, by_kind
+from pynamodb_mutex._lock.protocol.claim import TICK
 from pynamodb_mutex._writes.requests import counted, guarding
 
 if TYPE_CHECKING:
@@ -22,8 +23,35 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-OF_RUNS = ("done_until", "result", "unstored", "payload_hash", "unknown")
-"""The attributes that rows of `once` have in addition to those of a lock."""
+    from pynamodb_mutex._lock.protocol.server_time import Bounds
+
+
+class Outcome(NamedTuple):
+    """What a row of `once` says in addition to the claim of a run: ``claim.of(Outcome)``.
+
+    Attributes:
+        done_until: Server time until which the result counts; None if there is none.
+        result: That result, encoded; None if there is none, or it could not be stored.
+        unstored: Why it could not be stored; None if it is.
+        payload_hash: Hash of the payload of that result or, under a claim, of the run.
+        unknown: Label of a run whose outcome somebody has to decide, unless its claim runs; None if there is none.
+    """
+
+    done_until: float | None = None
+    result: str | None = None
+    unstored: str | None = None
+    payload_hash: str | None = None
+    unknown: str | None = None
+
+    def counts(self, received: float, bounds: Bounds | None) -> bool:
+        """Return whether the result counted when the row was received, as far as server time is known."""
+        until = self.done_until
+        # TICK, as in `ObservedClaim.free_at`
+        return until is not None and (bounds is None or received < bounds.passes(until + TICK))
+
+
+OF_ROOM = {**dict.fromkeys(Outcome._fields, read_text), "done_until": read_seconds}
+"""The attributes of an `Outcome` in a row, each with what reads it."""
 
 
 class OnceLayout(Layout):
@@ -35,7 +63,7 @@ class OnceLayout(Layout):
         super().__init__(model)
         attributes = model.get_attributes()
         self.done_until, self.result, self.unstored, self.payload_hash, self.unknown = (
-            attributes[name] for name in OF_RUNS
+            attributes[name] for name in Outcome._fields
         )
 
     def dated(self) -> list[Action]:

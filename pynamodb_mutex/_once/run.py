@@ -31,7 +31,7 @@ from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, date_of, 
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
-from pynamodb_mutex._once.rows import Begin
+from pynamodb_mutex._once.rows import Begin, Outcome
 from pynamodb_mutex._writes.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._writes.row_write import GuardOnly
 from pynamodb_mutex.exceptions import (
@@ -141,7 +141,7 @@ class Beginning(Acquisition):
             return (yield from self.acquire(note))
         except SettledError as settled:
             self.found = settled.claim
-            if len(self.found.result or "") > LARGE:
+            if len(self.found.of(Outcome).result or "") > LARGE:
                 self.contender.store.reads_first = True
             emit_called(self.contender, "waited" if self._contended else "repeated")
             return None
@@ -186,22 +186,23 @@ class Beginning(Acquisition):
         bounds, key = self.contender.store.bounds, self.contender.key
         if claim.fault is not None:
             return None  # `ObservedClaim.see` raises it
-        is_done, is_run = claim.has_result(received, bounds), claim.is_held(received, bounds)
-        hashes = {claim.payload_hash, self._payload_hash} - {None}
+        known = claim.of(Outcome)
+        is_done, is_run = known.counts(received, bounds), claim.is_held(received, bounds)
+        hashes = {known.payload_hash, self._payload_hash} - {None}
         if (is_done or is_run) and len(hashes) > 1:
             what = "result" if is_done else "run"
             msg = f"{shown(key)} has a {what} for another payload than this call's"
             return PayloadMismatchError(msg, key=key, owner=claim.owner)
         if is_done:
             return SettledError(claim)
-        if claim.unknown is None or is_run:
+        if known.unknown is None or is_run:
             return None
         msg = (
-            f"{shown(key)}: it is unknown what became of the run by {shown_owner(claim.unknown)}. "
+            f"{shown(key)}: it is unknown what became of the run by {shown_owner(known.unknown)}. "
             "forget lets it be done again, record says that it is done"
         )
         since = date_of(token_time(claim.token))
-        return OutcomeUnknownError(msg, key=key, owner=claim.unknown, since=since)
+        return OutcomeUnknownError(msg, key=key, owner=known.unknown, since=since)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         if self.contender.store.bounds is None:
@@ -266,7 +267,8 @@ class Recording(Guard):
         """Return what a row shows about this write; an earlier result of this run is *the* result."""
         claim = self.claim.store.layout.claim(row)
         own = self.claim.own
-        if (claim.token, claim.version) == (own.token, own.version) and claim.done_until:
+        is_ours = (claim.token, claim.version) == (own.token, own.version)
+        if is_ours and claim.of(Outcome).done_until:
             # The first attempt of an earlier call was applied, and its caller got an error. Its number or ours.
             self.recorded = claim
             # But the writes of a transaction are made with its own record, or not at all.
@@ -351,9 +353,8 @@ class Record(GuardOnly):
         until, values = self._result.values(self.store, now)
         own, result = guard.claim.own, self._result
         # with the hash: another payload's call may wait in this process, and has not read the row yet
-        about = {"unstored": result.unstored, "payload_hash": result.payload_hash}
-        made: Any = {"done_until": until, "result": result.text, **about}
-        guard.proposed = Claim(own.token, own.version, **made)
+        known = Outcome(until, result.text, result.unstored, result.payload_hash)
+        guard.proposed = Claim(own.token, own.version, of_room=known._asdict())
         return requests.record[frozenset(values)].fill(self.row, guard.values() | values)
 
 
@@ -419,11 +420,12 @@ def peek(
 
 def state_of(claim: Claim, received: float, bounds: Bounds | None) -> KnownState:
     """Return the state of a key, as its row showed it when it was received."""
-    if claim.has_result(received, bounds):
+    known = claim.of(Outcome)
+    if known.counts(received, bounds):
         return "recorded"
     if claim.is_held(received, bounds):
         return "running"
-    if claim.unknown is not None:
+    if known.unknown is not None:
         return "unknown"
     return "nothing" if claim.expires_at is None else "abandoned"
 
@@ -448,7 +450,7 @@ def decide(
             it is unknown whether it was done.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
-    seen, bounds = answer.claim, store.bounds
+    seen, known, bounds = answer.claim, answer.claim.of(Outcome), store.bounds
     if bounds is None:
         raise _undated(key)
     # of a row that cannot be read, everything is forgotten
@@ -458,11 +460,11 @@ def decide(
     if state == "running" and not forces:
         msg = f"{shown(key)}: a run by {shown_owner(seen.owner)} is under way"
         raise MutexError(msg, key=key, owner=seen.owner, expires_at=date_of(seen.expires_at))
-    is_kept = state == "recorded" and seen.unstored is None and not forces
+    is_kept = state == "recorded" and known.unstored is None and not forces
     if is_kept and result is not None:
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
     # What replaces a result that could not be stored is for the same payload, and for no shorter time.
-    replaced = seen if state == "recorded" and result is not None else Claim()
+    replaced = known if state == "recorded" and result is not None else Outcome()
     token, until = process.new_token(store), process.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`
 
@@ -479,8 +481,8 @@ def decide(
         values |= {"payload_hash": replaced.payload_hash} if replaced.payload_hash else {}
         if seen.token is not None:
             values |= {"seen": seen.token, "seen_version": str(seen.version)}
-        if seen.done_until is not None:
-            values["seen_done"] = seconds(seen.done_until)
+        if known.done_until is not None:
+            values["seen_done"] = seconds(known.done_until)
         return store.update(requests.decide(values, forces=forces), row, values)
 
     reply = yield from retrying(process, build, until, attempts=attempts)

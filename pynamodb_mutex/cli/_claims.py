@@ -22,6 +22,7 @@ from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
+from pynamodb_mutex._once.rows import Outcome
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
     FREE,
@@ -151,7 +152,7 @@ def about(lock: Lock) -> list[tuple[str, str]]:
     """Return the lines that every state of a lock has: key, state, holder, times and fencing token."""
     claim = lock.claim
     state = "recorded: the work is done, but its result could not be stored"
-    state = state if lock.state == RECORDED and claim.unstored else _STATES[lock.state]
+    state = state if lock.state == RECORDED and claim.of(Outcome).unstored else _STATES[lock.state]
     lines = [("key", lock.name), ("state", state)]
     if lock.state == INVALID:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
@@ -221,7 +222,8 @@ def _waiters(lock: Lock) -> list[tuple[str, str]]:
 def _more(lock: Lock, locks: Locks) -> dict[str, Any]:
     """Return the JSON fields that only ``show`` prints."""
     claim = lock.claim
-    of_once = {"result": claim.result, "unstored": claim.unstored} if locks.of_once else {}
+    known = claim.of(Outcome)
+    of_once = {"result": known.result, "unstored": known.unstored} if locks.of_once else {}
     return {
         **of_once,
         "token": claim.token,
@@ -242,7 +244,8 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
         return [("row", f"none: {none}")]
     if claim.token is None:
         return [("lock", "never acquired")]
-    results = (("result", claim.result), ("unstored", claim.unstored))
+    known = claim.of(Outcome)
+    results = (("result", known.result), ("unstored", known.unstored))
     lines = [(name, text) for name, text in results if text is not None]
     lines.append(("token", claim.token))
     if more["forced"]:

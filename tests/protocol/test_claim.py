@@ -38,6 +38,7 @@ from pynamodb_mutex._lock.protocol.server_time import (
 )
 from pynamodb_mutex._lock.runtime import clock as _clock
 from pynamodb_mutex._lock.runtime.process import current_process
+from pynamodb_mutex._once.rows import Outcome
 from pynamodb_mutex.exceptions import Loss
 
 # -- bounds of server time: also after a clock stood still -----------------------------------------
@@ -373,15 +374,15 @@ def test_watch_knows_whether_the_lock_changed_hands_since_it_was_seen_before():
 
 
 def test_row_shows_a_claim_or_a_result_until_server_time_has_surely_passed_its_end():
-    row = Claim(token="a", expires_at=1005.0, done_until=1005.0)
+    row = Claim(token="a", expires_at=1005.0, of_room={"done_until": 1005.0})
     end, tick_later = EXACT.passes(1005.0), EXACT.passes(1005.0 + TICK)
     just_before = math.nextafter(end, 0.0)
     assert [row.is_held(at, EXACT) for at in (just_before, end)] == [True, False]
-    assert [row.has_result(at, EXACT) for at in (end, tick_later)] == [True, False]
+    assert [row.of(Outcome).counts(at, EXACT) for at in (end, tick_later)] == [True, False]
     assert row.is_held(math.inf, None)
-    assert row.has_result(math.inf, None)
+    assert row.of(Outcome).counts(math.inf, None)
     assert not Claim().is_held(0.0, EXACT)
-    assert not Claim().has_result(0.0, EXACT)
+    assert not Claim().of(Outcome).counts(0.0, EXACT)
 
 
 # -- our own ---------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def seconds(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _text(value: dict[str, Any]) -> str:
+def read_text(value: dict[str, Any]) -> str:
     if "S" not in value:
         raise ValueError("is not a string")
     text: str = value["S"]
@@ -101,7 +101,7 @@ def _count(value: dict[str, Any]) -> int:
     return int(number)
 
 
-def _seconds(value: dict[str, Any]) -> float:
+def read_seconds(value: dict[str, Any]) -> float:
     number = float(value["N"]) if "N" in value else -1.0
     if number >= YEAR_10000:
         raise ValueError("is not in seconds: it is after the year 9999")
@@ -113,32 +113,31 @@ def _seconds(value: dict[str, Any]) -> float:
 def _entries(value: dict[str, Any]) -> tuple[str, ...]:
     if "L" not in value:
         raise ValueError("is not a list")
-    return tuple(_text(entry) for entry in value["L"])
+    return tuple(read_text(entry) for entry in value["L"])
 
 
 def _sharing(value: dict[str, Any]) -> dict[str, dict[str, float]]:
     if not all("M" in each for each in (value, *value.get("M", {}).values())):
         raise ValueError("is not a map of maps")
     return {
-        token: {name: _seconds(end) for name, end in sorted(readers["M"].items())}
+        token: {name: read_seconds(end) for name, end in sorted(readers["M"].items())}
         for token, readers in value["M"].items()
     }
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "token": _text,
+    "token": read_text,
     "version": _count,
-    "owner": _text,
-    "lease": _seconds,
-    "expires_at": _seconds,
+    "owner": read_text,
+    "lease": read_seconds,
+    "expires_at": read_seconds,
     "writes": _count,
     "abandoned_by": _former,
-    "free_since": _seconds,
+    "free_since": read_seconds,
     "waiting": _entries,
     "shared_by": _sharing,
-    "wanted_until": _seconds,
-    "done_until": _seconds,
-    **dict.fromkeys(("wanted_by", "result", "unstored", "payload_hash", "unknown"), _text),
+    "wanted_until": read_seconds,
+    "wanted_by": read_text,
 }
 
 
@@ -160,11 +159,16 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
     return serialized
 
 
+def of_room(model: type[Model]) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
+    """Return the attributes that a room has added to the rows of its model, each with what reads its stored value."""
+    declared: Mapping[str, Callable[[dict[str, Any]], Any]] = getattr(model, "_of_room", {})
+    return declared
+
+
 def extra_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
     """Return a lock table's extra attributes, by name: those that are not the protocol's."""
     keys = {hash_key_name(model), range_key_name(model)}
-    of_runs = getattr(model, "_of_runs", ())
-    protocol = {*CLAIM, *OF_TABLES, *of_runs, "ttl", "data"} | keys
+    protocol = {*CLAIM, *OF_TABLES, *of_room(model), "ttl", "data"} | keys
     return {n: each for n, each in model.get_attributes().items() if n not in protocol}
 
 
@@ -231,9 +235,11 @@ class Layout:
         self.free_since, self.waiting, *sharing = own
         self.shared_by, self.wanted_until, self.wanted_by = sharing
         self.sharing: list[Any] = [] if prefix else sharing
+        self._of_room = of_room(model)
+        readers = {**_READERS, **self._of_room}
         self._readers = [
-            (name, attributes[prefix + name].attr_name, _READERS[name])
-            for name in (CLAIM if prefix else CLAIM + OF_TABLES + getattr(model, "_of_runs", ()))
+            (name, attributes[prefix + name].attr_name, readers[name])
+            for name in (CLAIM if prefix else (*CLAIM, *OF_TABLES, *self._of_room))
         ]
         self.initial = [] if prefix else [*extra_attributes(model).items()]
 
@@ -270,6 +276,8 @@ class Layout:
             for attribute in (self.token, self.version):
                 if attribute.attr_name not in raw:
                     return attribute.attr_name, "is missing"
+        if self._of_room:
+            values["of_room"] = {n: values.pop(n) for n in self._of_room.keys() & values.keys()}
         return Claim(**values)
 
     def fault(self, raw: RawItem) -> str | None:

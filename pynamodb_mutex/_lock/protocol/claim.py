@@ -9,11 +9,14 @@ released) is in `pynamodb_mutex._lock.operations.states`.
 # without annotations from __future__: NamedTuple compiles each one that is text, at each import
 import math
 import re
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pynamodb_mutex._lock.protocol.messages import shown_all, shown_owner
 from pynamodb_mutex._lock.protocol.server_time import DRIFT, WATCH_GRACE, Bounds
+
+T = TypeVar("T")
 
 SHORTEST_LEASE = 0.5
 """Shortest lease, in seconds. Server time is known to a second only, and requests take time: they eat a shorter one."""
@@ -100,14 +103,10 @@ class Claim(NamedTuple):
         free_since: Upper bound of the server time at which the last claim was ended, or a reader or the first in line
             left: usually a second or two late. None if none of these ever happened.
         waiting: Entries of the waiters in line, first come first; see `waiting_line`.
-        done_until: For a key of `once`, server time until which its result counts; None if there is none.
-        result: That result, encoded; None if there is none, or it could not be stored.
-        unstored: Why it could not be stored; None if it is.
-        payload_hash: Hash of the payload of that result or, under a claim, of the run.
-        unknown: Label of a run whose outcome somebody has to decide, unless its claim runs; None if there is none.
         shared_by: Ends of the readers that share a claim, in server time, by the claim's token and the reader's name.
         wanted_until: Server time until which no other readers begin or join, for a writer waits; None for none.
         wanted_by: Label of that writer.
+        of_room: What the row says in attributes that a room has declared, by their names: see `of`; None for nothing.
         fault: Why the row cannot be a lock's; None if it can. Such a row shows no claim, only its token if that can
             be read. To its holder the row was overwritten; nobody else may judge by it.
     """
@@ -121,15 +120,15 @@ class Claim(NamedTuple):
     abandoned_by: str = ""
     free_since: float | None = None
     waiting: tuple[str, ...] = ()
-    done_until: float | None = None
-    result: str | None = None
-    unstored: str | None = None
-    payload_hash: str | None = None
-    unknown: str | None = None
     shared_by: dict[str, dict[str, float]] | None = None
     wanted_until: float | None = None
     wanted_by: str | None = None
+    of_room: Mapping[str, Any] | None = None
     fault: Exception | None = None
+
+    def of(self, kind: Callable[..., T]) -> T:
+        """Return what the row says in the attributes of a room, which ``kind`` takes by their names."""
+        return kind(**self.of_room or {})
 
     @property
     def readers(self) -> dict[str, float] | None:
@@ -192,12 +191,6 @@ class Claim(NamedTuple):
         """
         if self.fault is not None:
             raise self.fault
-
-    def has_result(self, received: float, bounds: Bounds | None) -> bool:
-        """Return whether a result counted when the row was received, as far as server time is known."""
-        until = self.done_until
-        # TICK, as in `ObservedClaim.free_at`
-        return until is not None and (bounds is None or received < bounds.passes(until + TICK))
 
     def marked_until(self, now: float, bounds: Bounds | None) -> float | None:
         """Return the server time until which a waiting writer keeps new readers out; None if none does, as far as is known."""

@@ -264,5 +264,5 @@ class WorkersByEndpoint:
 
     def help_out(self) -> bool:
         """Make a posted call for each endpoint on this thread as `Workers.help_out` does; return whether it made any."""
-        # each of them, and not only until one has made a call
-        return any([workers.help_out() for workers in list(self._by_endpoint.values())])
+        each = [workers.help_out() for workers in list(self._by_endpoint.values())]
+        return any(each)

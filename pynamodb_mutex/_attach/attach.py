@@ -14,7 +14,7 @@ from pynamodb_mutex._attach.requests import TicketTemplates
 from pynamodb_mutex._attach.ticket import Ticket
 from pynamodb_mutex._lock.operations.acquire import Acquisition
 from pynamodb_mutex._lock.operations.effects import Outside
-from pynamodb_mutex._lock.operations.release import disown, leave
+from pynamodb_mutex._lock.operations.release import leave
 from pynamodb_mutex._lock.operations.renew import renew_quietly
 from pynamodb_mutex._lock.operations.retry import send
 from pynamodb_mutex._lock.protocol.claim import OwnClaim, date_of
@@ -84,7 +84,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
             )
         except BaseException:
             # Ctrl-C, or a task is cancelled: nobody gets the ticket.
-            yield from disown(claim.contender, own)
+            yield from claim.contender.disown(own)
             raise
     return Ticket(
         table=connection.table_name,

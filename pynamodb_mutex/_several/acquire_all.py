@@ -25,7 +25,7 @@ from pynamodb_mutex._lock.operations.contender import warn_of_blocked_loop
 from pynamodb_mutex._lock.operations.effects import Outside, Wait, Wakeup
 from pynamodb_mutex._lock.operations.events import contended
 from pynamodb_mutex._lock.operations.held import HeldClaim
-from pynamodb_mutex._lock.operations.release import disown, release
+from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
 from pynamodb_mutex._lock.protocol.claim import Claim, OwnClaim
 from pynamodb_mutex._lock.protocol.messages import shown_all
@@ -422,4 +422,4 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
             # Suppose DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in
             # all, and the caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
             if self.process.now < until:
-                yield from disown(member.contender, member.own)
+                yield from member.contender.disown(member.own)

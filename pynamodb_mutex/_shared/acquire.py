@@ -77,8 +77,10 @@ class SharedContender(Contender):
             raise MutexError(msg, key=self.key)
         return super().values(lease, end) | {"owner": SHARED_MARK + self.owner}
 
-    def disowns(self, own: Any) -> Operation[None]:
+    def disown(self, own: Any) -> Operation[None]:
         """Remove an entry that may have been made, and that nobody will use; sent once, after a read that shows it."""
+        if self.process.inherited:
+            return  # as for a lock that is held alone
         # Never by the token alone: others share the claim.
         store, row = self.store, self.options.row
         reply = yield from send(store.read(row, consistent=True))
@@ -363,13 +365,13 @@ def meet_readers(acquisition: acquire.Acquisition) -> None:
         MutexAlreadyHeldError: If one of the readers is the thread or task itself.
     """
     claim, contender = acquisition.observed.claim, acquisition.contender
-    if claim is None or not claim.readers or acquisition.instead is not None:
+    if claim is None or not claim.readers or acquisition.mark is not None:
         return
     for share in shares_of(contender, of_caller=True):
         refuse_wait(contender, share.contender, math.inf, math.inf)
     if acquisition.timeout > 0:
         mark = _Mark(acquisition)
-        acquisition.instead = mark.request
+        acquisition.mark = mark.request
         acquisition.undo.append(mark.remove)
 
 

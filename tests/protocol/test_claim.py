@@ -228,9 +228,9 @@ def test_answer_that_was_late_or_contradicts_the_others_proves_what_it_can():
 
 
 def test_clock_that_stood_still_is_noticed():
-    see = ServerTime().see
+    learn = ServerTime().learn
     seen = [(500.0, 10.0, 10.0), (505.0, 11.0, 11.0), (506.0, 12.0, 12.0)]
-    assert [see(*each) for each in seen] == [False, True, False]
+    assert [learn(*each) for each in seen] == [False, True, False]
     # by a second, and by what is not worth planning anew
     assert see(508.0, 13.0, 13.0)
     assert not see(509.0, 13.995, 13.995)

@@ -23,7 +23,7 @@ from pynamodb_mutex._lock.operations.events import Log, contended, not_acquired
 from pynamodb_mutex._lock.operations.hand_over import WaitingTurn
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.planning import Held
-from pynamodb_mutex._lock.operations.release import disown, note_broken, release
+from pynamodb_mutex._lock.operations.release import note_broken, release
 from pynamodb_mutex._lock.operations.renew import renew
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying
 from pynamodb_mutex._lock.protocol.claim import (
@@ -169,7 +169,8 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         displaced: The claim whose place this attempt has taken by force; None if there is none.
         undo: What takes back what it has done, or may have done, and what it has told others.
         on_readers: Called with this attempt when it sees that readers share the claim in the way; None for nothing.
-        instead: Makes the request that takes the place of a poll's read, or None for a read.
+        mark: Makes the request that shows readers that this attempt waits, in place of a poll's read, or returns None for a
+            read; None as long as no readers were met.
     """
 
     _reads_first = False
@@ -195,7 +196,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         self._outrun = False
         self.displaced: Claim | None = None
         self.on_readers: Callable[[Acquisition], object] | None = None
-        self.instead: Callable[[], Request | None] | None = None
+        self.mark: Callable[[], Request | None] | None = None
         # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
         self.undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
@@ -352,7 +353,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
     def poll_times(self) -> tuple[float, float]:
         """Shortest and longest wait between two polls, in seconds."""
         shortest, longest = self.contender.options.poll
-        most = math.inf if self.instead is None else LONGEST_BETWEEN_MARKS
+        most = math.inf if self.mark is None else LONGEST_BETWEEN_MARKS
         return min(shortest, most), min(longest, most)
 
     @property
@@ -412,14 +413,14 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         # Suppose other processes hold the lock for short times, and one of them acquires it between our read and our
         # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
         # hands; but one that readers keep out tells them so in place of a read.
-        is_fleeting = self._outrun and self.observed.changed_hands and self.instead is None
+        is_fleeting = self._outrun and self.observed.changed_hands and self.mark is None
         return "write" if seems_free or (is_fleeting and not held_here) else "read"
 
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         contender = self.contender
 
         def build() -> Request:
-            request = None if self.instead is None else self.instead()
+            request = None if self.mark is None else self.mark()
             return request or contender.store.read(contender.options.row, consistent=consistent)
 
         return (
@@ -594,7 +595,7 @@ def take_back(claim: HeldClaim) -> Operation[None]:
     claim.forget()
     # Also if it was released. Suppose the first call was interrupted before that request was sent: the belief has
     # ended, so it cannot be released again; the claim is ended by its token, if it is there still.
-    yield from disown(claim.contender, claim.own)
+    yield from claim.contender.disown(claim.own)
 
 
 def _leave_line(turn: WaitingTurn) -> Operation[HeldClaim | None]:
@@ -620,7 +621,7 @@ def _undo_turn(turn: WaitingTurn) -> Operation[None]:
 def end_write(contender: Contender, own: OwnClaim, attempts: Attempts) -> Operation[None]:
     """End the claim that an acquiring write without an answer may have made."""
     if attempts.maybe_applied:
-        yield from disown(contender, own)
+        yield from contender.disown(own)
 
 
 def delivered(claims: Sequence[HeldClaim]) -> Operation[None]:

@@ -15,11 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from pynamodb.constants import ALL_NEW, RETURN_VALUES
+
+from pynamodb_mutex._lock.dynamodb.answers import Failure
 from pynamodb_mutex._lock.dynamodb.keys import lock_name
 from pynamodb_mutex._lock.dynamodb.layout import seconds
 from pynamodb_mutex._lock.operations.events import Log
+from pynamodb_mutex._lock.operations.retry import send
 from pynamodb_mutex._lock.protocol.claim import date_of, token_time
-from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
+from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
 if TYPE_CHECKING:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.options import LockOptions
     from pynamodb_mutex._lock.operations.process_state import ProcessState, Queue
-    from pynamodb_mutex._lock.protocol.claim import Claim
+    from pynamodb_mutex._lock.protocol.claim import Claim, OwnClaim
 
 PASSED_OVER = ("pynamodb_mutex.", "contextlib")
 """What the names of modules begin with whose frames are not user code."""
@@ -103,9 +107,6 @@ class Contender:
         "warns_at",
         "who",
     )
-
-    disowns: Callable[[Any], Operation[None]] | None = None
-    """How a claim of unknown outcome is ended, given the `OwnClaim`; None if by its token."""
 
     is_run = False
     """Whether it asks for a run of `once`.
@@ -182,6 +183,29 @@ class Contender:
     def at(self, row_name: str) -> Contender:  # noqa: ARG002 - there is but one
         """Return the contender for the row that a local holder hands over; this one, unless several keys would do."""
         return self
+
+    def disown(self, own: OwnClaim) -> Operation[None]:
+        """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
+
+        If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
+        refused. If the acquire is applied after this request, its claim stays until its lease ends.
+        """
+        process, store = self.process, self.store
+        if process.inherited:
+            # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception:
+            # the claim is the parent's, which has the same token, goes on, and believes in it.
+            return
+        values = store.ending(process.now, own.proposed) | {"mine": own.token}
+        request = store.update(store.requests.disown, self.options.row, values)
+        if self.on_freed is not None:
+            request.kwargs[RETURN_VALUES] = ALL_NEW
+        reply = yield from send(request)
+        if isinstance(reply, Failure):
+            text = "%s may be held by nobody for up to a lease: %s"
+            shown_values = (shown(self.key), one_line(reply.error))
+            process.emit(Log("warning", text, shown_values, self.log_fields))
+        elif reply.applied and self.on_freed is not None:
+            self.on_freed(process, reply.claim)
 
     def stalls(self, other: Contender) -> bool:
         """Return whether a wait of this contender keeps another contender from going on.

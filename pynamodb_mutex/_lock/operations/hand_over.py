@@ -15,7 +15,7 @@ from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import Turn
-from pynamodb_mutex._lock.operations.release import disown, release
+from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import shows_acquisition
@@ -103,7 +103,7 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                 # lease, which may be an hour.
                 if successor is not None:
                     successor.forget()
-                yield from disown(contender, own)
+                yield from contender.disown(own)
             raise
         finally:
             if not granted:

@@ -24,11 +24,7 @@ from typing import TYPE_CHECKING
 from pynamodb.constants import ALL_NEW, RETURN_VALUES
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._lock.dynamodb.answers import Failure
-from pynamodb_mutex._lock.operations.events import Log
-from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
-from pynamodb_mutex._lock.protocol.claim import OwnClaim
-from pynamodb_mutex._lock.protocol.messages import one_line, shown
+from pynamodb_mutex._lock.operations.retry import Attempts, retrying
 from pynamodb_mutex._lock.protocol.outcome import is_mine, shows_release, was_lost_before_release
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
 from pynamodb_mutex.exceptions import Loss, MutexLostError
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
-    from pynamodb_mutex._lock.operations.contender import Contender
     from pynamodb_mutex._lock.operations.effects import Operation
     from pynamodb_mutex._lock.operations.held import HeldClaim
     from pynamodb_mutex._lock.operations.planning import Held
@@ -266,33 +261,6 @@ class Ending:
     def _is_released(self, answer: Answer) -> bool:
         own, deletes = self.claim.own, self._deletes
         return answer.applied or shows_release(own, answer.claim, self.reserved_as, deletes=deletes)
-
-
-def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
-    """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
-
-    If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
-    refused. If the acquire is applied after this request, its claim stays until its lease ends.
-    """
-    process, store = contender.process, contender.store
-    if process.inherited:
-        # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception:
-        # the claim is the parent's, which has the same token, goes on, and believes in it.
-        return
-    if contender.disowns is not None:
-        yield from contender.disowns(own)
-        return
-    values = store.ending(process.now, own.proposed) | {"mine": own.token}
-    request = store.update(store.requests.disown, contender.options.row, values)
-    if contender.on_freed is not None:
-        request.kwargs[RETURN_VALUES] = ALL_NEW
-    reply = yield from send(request)
-    if isinstance(reply, Failure):
-        text = "%s may be held by nobody for up to a lease: %s"
-        shown_values = (shown(contender.key), one_line(reply.error))
-        process.emit(Log("warning", text, shown_values, contender.log_fields))
-    elif reply.applied and contender.on_freed is not None:
-        contender.on_freed(process, reply.claim)
 
 
 def note_broken(

@@ -15,6 +15,7 @@ from command_line import run_cli, run_here
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from signal_receivers import hearing
+from this_process import current_process
 from two_clients import held
 from waits import until
 
@@ -29,7 +30,6 @@ from pynamodb_mutex._lock.protocol.messages import (
     shown_owner,
 )
 from pynamodb_mutex._lock.runtime import notifications
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.cli import _listing
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 

@@ -6,12 +6,11 @@ import time
 
 import pytest
 from operations_by_hand import send_renewal
-from this_process import store_for
+from this_process import forget_everything, store_for
 from two_clients import Elsewhere, held
 
 from dev.faultproxy import drop_answer
 from pynamodb_mutex import InvalidRowError, LockItem, Loss, Mutex, MutexLostError, Semaphore
-from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import held_elsewhere
 
 FAR = {"N": "4102444800"}  # the year 2100

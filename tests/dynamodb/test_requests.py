@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from botocore.client import BaseClient
 from row_models import Account, balance
-from this_process import store_for
+from this_process import current_process, store_for
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._fair.requests import Passing, entries, join
@@ -17,7 +17,6 @@ from pynamodb_mutex._lock.dynamodb.store import Request as SentRequest
 from pynamodb_mutex._lock.protocol.claim import MOST_WAITING, Claim, OwnClaim
 from pynamodb_mutex._lock.protocol.server_time import Bounds
 from pynamodb_mutex._lock.runtime.callers import caller
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.testing import held_elsewhere
 

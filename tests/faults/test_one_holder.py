@@ -15,12 +15,12 @@ from pynamodb.exceptions import UpdateError
 from sent_requests import TRANSACT
 from signal_receivers import hearing
 from simulated_engine import suspended
+from this_process import forget_everything
 from two_clients import held
 from waits import until
 
 from dev.faultproxy import after, delay_answer, deny, drop_answer, fault_proxy, no_date, through
 from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import expire
 
 HOUR = 3600.0

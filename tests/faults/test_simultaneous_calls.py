@@ -15,7 +15,7 @@ from pynamodb.exceptions import PutError, PynamoDBException
 from row_models import add_unread, save, update
 from sent_requests import TRANSACT
 from signal_receivers import hearing
-from this_process import scheduled, store_for
+from this_process import current_process, forget_everything, scheduled, store_for
 from two_clients import held
 
 from dev.faultproxy import (
@@ -43,7 +43,6 @@ from pynamodb_mutex import (
 from pynamodb_mutex._lock.dynamodb.store import Request
 from pynamodb_mutex._lock.operations import renew
 from pynamodb_mutex._lock.operations.held import HeldClaim
-from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 

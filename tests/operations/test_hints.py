@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 from pynamodb.exceptions import UpdateError
+from this_process import current_process, forget_everything
 from two_clients import Elsewhere, held
 from waits import until
 
@@ -20,7 +21,6 @@ from pynamodb_mutex import Hints, LockItem, Mutex, MutexError
 from pynamodb_mutex._fair.hints import NEXT, SHORTEST, Calls
 from pynamodb_mutex._fair.listener import LINGER, Listener
 from pynamodb_mutex._fair.waiting_line import LONGEST_POLL, NEXT_POLL, address_of, id_of
-from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 from pynamodb_mutex.aio import AsyncMutex
 
 INSTANT = 0.01

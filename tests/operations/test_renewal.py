@@ -12,6 +12,7 @@ from operations_by_hand import Driven, send_renewal
 from row_models import delete, every_write, save, update
 from sent_requests import Dates, assert_changes_nothing
 from signal_receivers import OnLost
+from this_process import RENEWAL_WORKERS
 from two_clients import held, place_of
 from waits import until
 
@@ -21,7 +22,6 @@ from pynamodb_mutex import LockItem, Mutex, signals
 from pynamodb_mutex._lock.operations.planning import Held
 from pynamodb_mutex._lock.operations.process_state import RenewalSchedule
 from pynamodb_mutex._lock.operations.renew import renew_in_background
-from pynamodb_mutex._lock.runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.aio import AsyncMutex
 
 LONG = 100.0

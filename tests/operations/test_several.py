@@ -7,7 +7,7 @@ from operations_by_hand import interrupt_at, waiting
 from pynamodb.exceptions import GetError
 from sent_requests import kinds
 from signal_receivers import OnLost, hearing
-from this_process import QueueFor, scheduled
+from this_process import QueueFor, current_process, scheduled
 from two_clients import Keys, Scene, held
 from waits import until
 
@@ -15,7 +15,6 @@ from dev.faultproxy import deny
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.planning import Held
-from pynamodb_mutex._lock.runtime.process import current_process
 
 
 def watchers(group):

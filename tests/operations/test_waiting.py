@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operations_by_hand import Driven, acquiring, interrupt_at, waiting
-from this_process import QueueFor, scheduled, store_for
+from this_process import QueueFor, current_process, forget_everything, scheduled, store_for
 from two_clients import Elsewhere, held
 from waits import until
 
@@ -37,7 +37,6 @@ from pynamodb_mutex._lock.protocol.schedule import (
     next_wait,
 )
 from pynamodb_mutex._lock.runtime.callers import acting_as, caller
-from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 

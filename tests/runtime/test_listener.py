@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from processes import Worker, forked, refusing, run_script
+from this_process import Process, current_process
 from waits import until
 
 from pynamodb_mutex import Hints, LockItem, Mutex
@@ -15,7 +16,6 @@ from pynamodb_mutex._fair import listener as of_listener
 from pynamodb_mutex._fair.hints import Called, Calls
 from pynamodb_mutex._fair.listener import Listener
 from pynamodb_mutex._fair.waiting_line import address_of, id_of, new_entry
-from pynamodb_mutex._lock.runtime.process import Process, current_process
 from pynamodb_mutex.testing import held_elsewhere
 
 BITS = "0123456789abcdef" * 2

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 from processes import run_script
+from this_process import current_process
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.testing import held_elsewhere
 
 MODULES = 47

@@ -18,6 +18,7 @@ import uvloop
 from operations_by_hand import acquiring
 from processes import Fork
 from signal_receivers import Slow
+from this_process import Process, current_process
 from two_clients import held
 from waits import until
 
@@ -26,7 +27,6 @@ from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
 from pynamodb_mutex._lock.operations.effects import Wait, Wakeup
 from pynamodb_mutex._lock.operations.states import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._lock.runtime.clock import read_clock
-from pynamodb_mutex._lock.runtime.process import Process, current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
 from pynamodb_mutex._tasks import run_in_task
 

@@ -14,7 +14,7 @@ from processes import Worker, run_script
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
 from row_models import add_to_all, save, save_or_update
 from signal_receivers import Event, hearing
-from this_process import QueueFor
+from this_process import QueueFor, current_process
 from two_clients import held
 from waits import until
 
@@ -23,7 +23,6 @@ from dev.faultproxy import apply_then_500, deny, drop_answer, server_error
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexTimeoutError, signals
 from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex._lock.runtime.clock import local_clock
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock, expire
 

@@ -14,6 +14,7 @@ import pytest
 from operations_by_hand import Driven
 from processes import refusing
 from signal_receivers import OnLost, Slow, hearing
+from this_process import current_process, forget_everything
 from two_clients import held
 from waits import until
 
@@ -23,7 +24,6 @@ from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.renew import renew
 from pynamodb_mutex._lock.runtime import notifications, run_on_thread
 from pynamodb_mutex._lock.runtime.notifications import deliver
-from pynamodb_mutex._lock.runtime.process import current_process, forget_everything
 
 
 def course(heard, key=""):

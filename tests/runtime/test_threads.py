@@ -13,6 +13,7 @@ from kinds_of_locks import MAIN
 from processes import refusing, run_script
 from row_models import Account, changed
 from signal_receivers import OnLost, hearing
+from this_process import Process, current_process
 from two_clients import held
 from waits import until
 
@@ -20,7 +21,6 @@ from dev.faultproxy import stall, through
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._lock.operations.renew import LONGEST_SLEEP, renewal_loop
 from pynamodb_mutex._lock.runtime import run_on_thread
-from pynamodb_mutex._lock.runtime.process import Process, current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import (
     RETRY,
     _RenewalSleeper,

@@ -3,11 +3,12 @@
 from contextlib import suppress
 from types import GeneratorType
 
+from this_process import current_process
+
 from pynamodb_mutex._lock.operations.effects import Outside, Send, Wait
 from pynamodb_mutex._lock.operations.renew import renew_in_background
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.notifications import deliver
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 

@@ -10,10 +10,10 @@ from email.utils import formatdate
 
 import pytest
 from botocore.client import BaseClient
+from this_process import forget_everything
 
 from dev.faultproxy import Body, FaultProxy, When, fault_proxy, kind_of, late, set_date, through
 from pynamodb_mutex._lock.dynamodb.store import Request
-from pynamodb_mutex._lock.runtime.process import forget_everything
 
 TRANSACT = "TransactWriteItems"
 REFUSALS = {"ConditionalCheckFailedException", "TransactionCanceledException"}

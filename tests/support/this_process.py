@@ -1,6 +1,17 @@
-"""What the library keeps in this process: stores, local queues, and locks that are to be renewed."""
+"""What the library keeps in this process: stores, local queues, and locks that are to be renewed.
 
-from pynamodb_mutex._lock.runtime.process import current_process
+The one door to the library's private state for tests that need it.
+"""
+
+from pynamodb_mutex._lock.runtime.process import (
+    RENEWAL_WORKERS,
+    TASK_WORKERS,
+    Process,
+    current_process,
+    forget_everything,
+)
+
+__all__ = ["RENEWAL_WORKERS", "TASK_WORKERS", "Process", "current_process", "forget_everything"]
 
 
 def store_for(model):

@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 from row_models import Account, OldAccount, meta
 from sent_requests import TRANSACT
-from this_process import QueueFor, forget_holds, scheduled, store_for
+from this_process import QueueFor, current_process, forget_holds, scheduled, store_for
 from waits import until
 
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, RowLock
 from pynamodb_mutex._lock.dynamodb import connection as _connection
 from pynamodb_mutex._lock.protocol.claim import Claim
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.groups import MutexGroup, RowLocks
 from pynamodb_mutex.testing import Engine, FakeClock, expire

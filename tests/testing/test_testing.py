@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
+from this_process import current_process
 from two_clients import held
 from waits import until
 
 from dev.faultproxy import after
 from pynamodb_mutex import LockItem, Loss, Mutex, exceptions
 from pynamodb_mutex._lock.runtime.clock import local_clock
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 from pynamodb.exceptions import PynamoDBException
+from this_process import current_process
 
 from dev.chaos import __main__ as command
 from dev.chaos.history import SECOND, Recorder, figures, problems, read
 from dev.chaos.sections import KEYS, ROWS
 from dev.faultproxy import deny
-from pynamodb_mutex._lock.runtime.process import current_process
 
 
 class History:

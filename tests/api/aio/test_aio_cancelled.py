@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import uvloop
+from this_process import current_process
 from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import (
@@ -21,7 +22,6 @@ from dev.faultproxy import (
     throttle,
 )
 from pynamodb_mutex import MutexLostError
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._tasks.run_in_task import TaskSleeper, sleep
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss

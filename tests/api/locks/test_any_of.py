@@ -7,13 +7,12 @@ from contextlib import ExitStack
 import pytest
 from processes import forked
 from pynamodb.exceptions import GetError, UpdateError
-from this_process import QueueFor
+from this_process import QueueFor, current_process
 from two_clients import Elsewhere
 from waits import until
 
 from dev.faultproxy import after, apply_then_500, drop_answer, no_date, throttle
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._several.acquire_any import AcquisitionOfAny
 from pynamodb_mutex.testing import expire, held_elsewhere
 

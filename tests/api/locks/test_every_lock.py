@@ -13,10 +13,10 @@ from functools import partial
 import pytest
 from operations_by_hand import waiting
 from row_models import Account, Ledger
+from this_process import forget_everything
 
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
 from pynamodb_mutex._lock.runtime.clock import local_clock
-from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import held_elsewhere
 
 

@@ -10,12 +10,11 @@ from itertools import product
 import pytest
 from pynamodb import attributes as types
 from pynamodb.settings import default_settings_dict
-from this_process import store_for
+from this_process import RENEWAL_WORKERS, TASK_WORKERS, forget_everything, store_for
 from two_clients import Elsewhere
 from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, models
-from pynamodb_mutex._lock.runtime.process import RENEWAL_WORKERS, TASK_WORKERS, forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from processes import forked
 from prometheus_client import CollectorRegistry
 from pynamodb.exceptions import PynamoDBException
+from this_process import current_process
 from two_clients import held
 from waits import until
 
@@ -33,7 +34,6 @@ from pynamodb_mutex import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
 from pynamodb_mutex.testing import expire, recorded, run_elsewhere, unknown_run
 

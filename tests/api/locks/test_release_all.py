@@ -9,6 +9,7 @@ import pytest
 from kinds_of_locks import MAIN, PASSED_ON, SUBJECTS, of
 from processes import refusing
 from signal_receivers import OnLost
+from this_process import current_process
 from two_clients import held
 from waits import until
 
@@ -23,7 +24,6 @@ from pynamodb_mutex import (
 )
 from pynamodb_mutex._admin.release_all import release_at_exit
 from pynamodb_mutex._lock.operations.effects import Wait
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
 
 # -- release_all -----------------------------------------------------------------------------------

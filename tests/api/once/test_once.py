@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 from once_scene import DAY, SpecialError, There, failing, never
 from pynamodb.exceptions import TransactWriteError
+from this_process import current_process
 from waits import until
 
 from dev.faultproxy import after, deny, drop_answer
@@ -27,7 +28,6 @@ from pynamodb_mutex import (
     PayloadMismatchError,
     ResultUnavailableError,
 )
-from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex.runs import Run
 
 

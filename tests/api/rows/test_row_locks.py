@@ -30,6 +30,7 @@ from row_models import (
     update,
 )
 from sent_requests import TRANSACT, that
+from this_process import forget_everything
 from two_clients import held
 
 from dev.faultproxy import Fault, after, deny, drop_answer, no_date, server_error, through
@@ -43,7 +44,6 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
 )
-from pynamodb_mutex._lock.runtime.process import forget_everything
 from pynamodb_mutex.testing import FakeClock, expire
 
 

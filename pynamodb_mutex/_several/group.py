@@ -112,33 +112,35 @@ class HeldGroup(Held):
 
     def end(
         self,
-        endings: Sequence[Ending],
+        endings: Mapping[HeldClaim, Ending],
         *,
         hands_over: bool,  # noqa: ARG002 - nobody waits for all of them together
     ) -> Operation[bool]:
         """Send the transaction that releases several claims; return whether it was applied."""
-        process, store = self.process, endings[0].claim.store
-        attempts = Attempts()
+        process, attempts = self.process, Attempts()
+        first, *_ = endings.values()
 
         # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
         # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim
         # is released by itself. That is refused, too, and is no loss.
         def build() -> Request:
             items = []
-            for ending in endings:
+            for ending in endings.values():
                 request = ending.request()
                 kind = TRANSACT_DELETE if request.operation == "DeleteItem" else TRANSACT_UPDATE
                 items.append({kind: request.kwargs})
-            return store.transact(items, {CLIENT_REQUEST_TOKEN: process.new_request_token()})
+            return first.claim.store.transact(
+                items, {CLIENT_REQUEST_TOKEN: process.new_request_token()}
+            )
 
         try:
             answer = yield from retrying(
-                process, build, endings[0].until, about=endings[0].claim, attempts=attempts
+                process, build, first.until, about=first.claim, attempts=attempts
             )
         finally:
             # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
             # have been released by it.
-            for ending in endings:
-                first = min(ending.attempts.first_sent, attempts.first_sent)
-                ending.attempts.first_sent = first
+            for ending in endings.values():
+                sent = min(ending.attempts.first_sent, attempts.first_sent)
+                ending.attempts.first_sent = sent
         return answer.applied

@@ -25,7 +25,7 @@ from pynamodb_mutex._shared import readers, requests
 from pynamodb_mutex.exceptions import Loss, MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request
@@ -157,9 +157,9 @@ class HeldShare(HeldClaim):
             own.again(proposal.end, proposal.lease)
         return verdict
 
-    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - to nobody
+    def end(self, endings: Mapping[Any, Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - to nobody
         """Leave the claim, and end it as its last reader."""
-        [ending], own = endings, self.own
+        ending, own = endings[self], self.own
         while True:
             answer = yield from retrying(
                 self.process,
@@ -218,7 +218,7 @@ class CoveredShare(HeldClaim):
     def emit(self, name: str, **fields: Any) -> None:
         """Emit nothing: nobody has acquired or released a lock."""
 
-    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - there is no claim
+    def end(self, endings: Mapping[Any, Any], *, hands_over: bool) -> Operation[bool]:  # noqa: ARG002 - there is no claim
         """Send nothing."""
         yield from ()
         return True

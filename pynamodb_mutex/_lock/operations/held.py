@@ -570,9 +570,9 @@ class HeldClaim(Held):
             self.depth = max(0, self.depth - 1)
             raise
 
-    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:
+    def end(self, endings: Mapping[Any, Any], *, hands_over: bool) -> Operation[bool]:
         """Hand the lock over if somebody is next in line in this process; return whether the claim has ended."""
-        [ending] = endings
+        ending = endings[self]
         # before `hold_at_least` the waiters of this process wait as all others do
         if not hands_over or ending.reserved_until > self.process.now:
             return False

@@ -126,11 +126,11 @@ class Held(ABC):
         """
 
     @abstractmethod
-    def end(self, endings: Sequence[Any], *, hands_over: bool) -> Operation[bool]:
+    def end(self, endings: Mapping[Any, Any], *, hands_over: bool) -> Operation[bool]:
         """End the claims by one request that is better than a release of each; return whether it was applied.
 
         Args:
-            endings: The endings of the claims that are to be released.
+            endings: For each claim that is to be released its `release.Ending`.
             hands_over: Whether the next waiter of this process may get the lock.
         """
 

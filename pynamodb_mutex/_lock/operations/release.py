@@ -30,7 +30,7 @@ from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
 from pynamodb_mutex.exceptions import Loss, MutexLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection
 
     from pynamodb_mutex._lock.dynamodb.answers import Answer
     from pynamodb_mutex._lock.dynamodb.store import Request, Store
@@ -63,7 +63,7 @@ def release(
         # another thread has released them since the caller checked, or a receiver of `acquired` has
         raise held.claims[0].not_held_error("release")
     lost = held.loss_before_release()
-    endings: list[Ending] = []
+    endings: dict[HeldClaim, Ending] = {}
     runs_until = held.ends
     if by is not None:
         runs_until = min(runs_until, by)
@@ -74,14 +74,14 @@ def release(
         # below is then refused at its first attempt, and that is no loss.
         ending = Ending(claim, runs_until, at_least=at_least, data=data)
         if leave(claim, "release"):
-            endings.append(ending)
+            endings[claim] = ending
     # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
     # raised from here on, `_note_released` withdraws it, by `leave_queue`.
     try:
         is_ended = not endings
         if endings and lost is None:
             is_ended = yield from held.end(endings, hands_over=by is None)
-        for ending in [] if is_ended else endings:
+        for ending in [] if is_ended else endings.values():
             try:
                 yield from ending.send(ending.request)
             except MutexLostError as error:
@@ -89,17 +89,17 @@ def release(
     except BaseException as error:
         failed: BaseException | None = error
         try:
-            failed = yield from _after_interruption(error, endings)
+            failed = yield from _after_interruption(error, endings.values())
         finally:
-            _note_released(endings, failed)
+            _note_released(endings.values(), failed)
         raise
-    _note_released(endings, None)
+    _note_released(endings.values(), None)
     if lost is not None:
         raise lost
 
 
 def _after_interruption(
-    error: BaseException, endings: Sequence[Ending]
+    error: BaseException, endings: Collection[Ending]
 ) -> Operation[BaseException | None]:
     """End claims if their release was interrupted, by Ctrl-C or a signal handler's time limit; return None if they have ended.
 
@@ -148,7 +148,7 @@ def leave(claim: HeldClaim, what: str) -> bool:
     return True
 
 
-def _note_released(endings: Sequence[Ending], error: BaseException | None) -> None:
+def _note_released(endings: Collection[Ending], error: BaseException | None) -> None:
     """Wake the waiters of this process for locks that were released, and emit events.
 
     Args:

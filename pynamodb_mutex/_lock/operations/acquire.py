@@ -167,7 +167,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         contender: The contender that asks for the lock.
         observed: The claim in the way, as this attempt has seen it.
         displaced: The claim whose place this attempt has taken by force; None if there is none.
-        undo: What takes back what it has done, or may have done, and what it has told others.
+        undo: What takes back what it has done, or may have done, and what others have seen of it.
         on_readers: Called with this attempt when it sees that readers share the claim in the way; None for nothing.
         mark: Makes the request that shows readers that this attempt waits, in place of a poll's read, or returns None for a
             read; None as long as no readers were met.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from pynamodb.attributes import UnicodeAttribute
 
 import pynamodb_mutex
 from dev.words import prose_of_page
@@ -65,6 +66,57 @@ def test_options_are_described_in_the_groups_of_their_source():
     for heading, names in groups.items():
         below = text.partition(f"\n\n{heading}:\n")[2].partition("\n\n")[0]
         assert re.findall(r"(?m)^    (\w+) \(.+?\): ", below) == names
+
+
+VALUES = {
+    "timeout": 1, "poll": (1, 2), "fair": True, "lease": 9, "auto_renew": False, "max_hold": 9,
+    "on_danger": print, "on_lost": print, "owner": "a", "data": 1, "attributes": {"extra": "a"},
+    "must_exist": True, "delete_on_release": True, "reentrant": True, "hold_at_least": 4, "shared": True,
+}  # fmt: skip
+"""A value for each option that is not its default."""
+
+
+class Extended(LockItem):
+    extra = UnicodeAttribute(null=True)
+
+
+class Row(RowLockMixin):
+    class Meta:
+        table_name = "rows"
+
+    key = UnicodeAttribute(hash_key=True)
+
+
+class Elsewhere(Row):
+    lock_model = Extended
+
+
+def accepts(make, *args, **options):
+    try:
+        make(*args, **options)
+    except TypeError:
+        return False
+    return True
+
+
+def test_table_of_options_has_their_defaults_and_the_locks_that_refuse_them():
+    text = PAGES[ROOT / "docs" / "api" / "lock.rst"]
+    rows = [re.findall(r'"([^"]*)"', line) for line in re.findall(r"(?m)^   (\"``.*)$", text)]
+    assert tuple(row[0].strip("`") for row in rows) == OPTIONS == tuple(VALUES)
+    for name, default, _, several, of_rows in rows:
+        option = name.strip("`")
+        assert ast.literal_eval(default.strip("`")) == getattr(LockOptions, option)
+        given = {option: VALUES[option]}
+        keys, any_of, row, elsewhere = (
+            accepts(Mutex.for_keys, ["a"], model=Extended, **given),
+            accepts(Mutex.any_of, ["a"], model=Extended, **given),
+            accepts(Row.locked, "a", **given),
+            accepts(Elsewhere.locked, "a", **given),
+        )
+        assert several == {(True, True): "yes", (True, False): "for_keys"}.get((keys, any_of), "no")
+        assert of_rows == {(True, True): "yes", (False, True): "lock_model"}.get(
+            (row, elsewhere), "no"
+        )
 
 
 @pytest.mark.parametrize("name", sorted(set(exceptions.__all__) - {"Loss"}))  # an enum

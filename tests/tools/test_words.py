@@ -33,7 +33,12 @@ def test_prose_of_article():
         "<nav>no</nav><article><h1>One<a>¶</a></h1><p><code><span>two</span>.x</code></p>"
         "<pre>no <b>no</b></pre> three</article><p>no</p>"
     )
-    assert words.prose_of_article(page).split() == ["One¶two.x", "three"]
+    assert words.prose_of_article(page).split() == ["One¶``two.x``", "three"]
+
+
+def test_signature_of_the_reference_is_no_prose():
+    page = '<article><dt class="sig py"><em>if</em> you</dt><dd>Wait.<dl><dt>If</dt></dl></dd></article>'
+    assert words.prose_of_article(page) == "``if you``Wait.If"
 
 
 def test_words():
@@ -64,10 +69,12 @@ def project(tmp_path, monkeypatch):
     texts = {
         "README.rst": "one",
         "docs/api.rst": "not counted",
+        "docs/api/lock.rst": "not counted",
         "docs/locks.rst": "one two three",
         "docs/cli/once.rst": "one",
         "docs/cli/run.rst": "two three",
-        words.API: "<article>one two three</article>",
+        "build/docs/api.html": "<article>one</article>",
+        "build/docs/api/lock.html": "<article>two three</article>",
     }
     for path, text in texts.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +104,7 @@ def test_sums_of_groups(project, capsys):
     [
         ("docs/locks.rst", 11, "features"),
         ("docs/cli/run.rst", 10, "command line"),
-        (words.API, 11, "API as rendered"),
+        ("build/docs/api/lock.html", 10, "API as rendered"),
     ],
 )
 def test_group_over_110_percent_of_its_budget_is_an_error(project, capsys, path, most, group):
@@ -126,5 +133,5 @@ PLAIN = "Your process dies, and DynamoDB keeps the row. You wait for it. " * 40
     ],
 )
 def test_manual_that_does_not_speak_plainly_is_refused(page, wrong, capsys):
-    assert words.unplain({"page": page, "short": "Those."}) == wrong
-    assert "in 1,000 words" in capsys.readouterr().out
+    assert words.unplain("a manual", {"page": page, "short": "Those."}) == wrong
+    assert "a manual, in 1,000 words" in capsys.readouterr().out

@@ -208,7 +208,7 @@ def main() -> int:
         print(f"over {MOST:.0%} of the budget: {', '.join(too_many)}", file=sys.stderr)
     written = {page: path for page, path in pages.items() if not page.startswith("speed/")}
     texts = {page: path.read_text(encoding="utf-8") for page, path in written.items()}
-    wrong = unplain("the manual", texts)
+    wrong = unplain("the manual", texts) + unplain("the API", reference)
     if wrong:
         print(f"not plain: {', '.join(wrong)}", file=sys.stderr)
     return bool(too_many or wrong)

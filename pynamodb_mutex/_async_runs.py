@@ -30,7 +30,7 @@ class AsyncRun(Run):
     """One call of an `AsyncOnce`: see `~pynamodb_mutex.runs.Run`."""
 
     async def complete(self, value: Any) -> Any:
-        """Record the result: see `~pynamodb_mutex.runs.Run.complete`. If the task is cancelled, it is recorded first."""
+        """Record the result: see `~pynamodb_mutex.runs.Run.complete`. If your task is cancelled, it records the result first."""
         await execute(current_process(), self._completing(value))
         return self._returned(value)
 
@@ -40,7 +40,19 @@ class AsyncRun(Run):
 
 
 class AsyncOnce(Once):
-    """A `~pynamodb_mutex.Once` for tasks. Where it is cancelled before its work is done, another run may begin at once."""
+    """A `~pynamodb_mutex.Once` for tasks. If your task is cancelled in its work, another run may begin at once.
+
+    Example::
+
+        import asyncio
+
+        from pynamodb_mutex.aio import AsyncOnce
+
+        async def work():
+            return "done"
+
+        print(asyncio.run(AsyncOnce.for_key("job-1").call(work)))
+    """
 
     async def call(  # type: ignore[override]  # awaited
         self,
@@ -49,9 +61,9 @@ class AsyncOnce(Once):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call a coroutine function, unless a result counts; return the result: see `~pynamodb_mutex.Once.call`.
+        """Call your coroutine function, unless a result counts; return the result: see `~pynamodb_mutex.Once.call`.
 
-        If the task is cancelled once the function has returned, the result is recorded first.
+        If your task is cancelled once the function has returned, it records the result first.
         """
         check_function(function)
         if not is_async(function):
@@ -72,14 +84,14 @@ class AsyncOnce(Once):
         model: type[OnceItem] = OnceItem,
         decode: Callable[[str], Any] = json.loads,
     ) -> Known:
-        """Return what is known of a key: see `~pynamodb_mutex.Once.peek`."""
+        """Return the knowledge about a key: see `~pynamodb_mutex.Once.peek`."""
         return await on_worker(partial(super().peek, key, model=model, decode=decode))
 
     @classmethod
     async def forget(  # type: ignore[override]  # awaited
         cls, key: str, *, force: bool = False, model: type[OnceItem] = OnceItem
     ) -> bool:
-        """Forget what is known of a key: see `~pynamodb_mutex.Once.forget`. If the task is cancelled, it is forgotten first."""
+        """Forget a result or a run: see `~pynamodb_mutex.Once.forget`. If your task is cancelled, it forgets first."""
         return await on_worker(partial(super().forget, key, force=force, model=model))
 
     @classmethod
@@ -92,12 +104,12 @@ class AsyncOnce(Once):
         encode: Callable[[Any], str] = _json,
         model: type[OnceItem] = OnceItem,
     ) -> bool:
-        """Record a result: see `~pynamodb_mutex.Once.record`. If the task is cancelled, it is recorded first."""
+        """Record a result: see `~pynamodb_mutex.Once.record`. If your task is cancelled, it records the result first."""
         call = partial(super().record, key, result, keep=keep, encode=encode, model=model)
         return await on_worker(call)
 
     async def __aenter__(self) -> AsyncRun:
-        """Begin a run, or find a result: see `call` for what it raises."""
+        """Begin a run, or find a result; raises the errors of `call`."""
         began, who = made(AsyncRun, self._terms), caller()
         await execute(
             current_process(),
@@ -113,7 +125,7 @@ class AsyncOnce(Once):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the run; without a result another one may begin. An exception of the body is never replaced."""
+        """End your run; without a result another run may begin. Never replaces an exception of your block."""
         _, run = self._runs.leave(error)
         try:
             await end_holding(run._ending(error), error)

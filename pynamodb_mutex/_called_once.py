@@ -48,28 +48,38 @@ def once(
     payload: str | Callable[..., Any] | None = None,
     **options: Unpack[OnceOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function: each call with the same key gets the result of the first one, which is kept.
+    """Decorate a function: the first call with a key does the work, and later calls with that key get its stored result.
 
-    ``@once("charge-{order_id}")`` charges once for each order. Coroutine functions are supported. A call whose function
-    raises an `Exception` records nothing, and the next one does the work.
+    ``@once("charge-{order_id}")`` charges once for each order. You can decorate coroutine functions, too. If your function
+    raises an `Exception`, the call records nothing, and the next call does the work.
 
     Args:
-        key: The key, by the rules of ``str.format``, with the names of the function's parameters, as for `synchronized`; or
-            a function of the call's arguments that returns it.
-        payload: What the work is about, in the same way: a call with the same key and another payload gets
-            PayloadMismatchError. A function may return any JSON value.
-        **options: Those of `Once.for_key <pynamodb_mutex.Once.for_key>`.
+        key: The key, by the rules of ``str.format``, with the names of your function's parameters, as for `synchronized`; or a
+            function of the call's arguments that returns the key.
+        payload: A description of the work, in the same way: a call with the same key and another payload raises
+            PayloadMismatchError. Your function for it may return any JSON value.
+        **options: The options of `Once.for_key <pynamodb_mutex.Once.for_key>`.
 
     Returns:
-        The decorator. It raises ValueError for a template that is malformed, names an unknown parameter, or is that of another
-        function; and TypeError for a generator function, for one whose annotation says that it returns what JSON cannot carry,
-        without ``encode``, or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``.
-        Calls raise what `Once.call <pynamodb_mutex.Once.call>` raises, and InvalidKeyError if a field of the template is missing,
-        None or empty ("charge-None" would give one customer's result to another), or a set or an object without a text of its own.
+        The decorator. It raises ValueError if your template is malformed, names an unknown parameter, or serves another
+            function already; and TypeError for a generator function, for an annotated result that JSON cannot carry, without
+            ``encode``, or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``. Calls raise the errors of
+            `Once.call <pynamodb_mutex.Once.call>`, and InvalidKeyError if a field of your template is missing, None or empty
+            ("charge-None" would give one customer's result to another), or is a set or an object without a text of its own.
 
     Raises:
-        TypeError: For an option of a wrong type.
-        ValueError: For a value that is out of range.
+        TypeError: An option has a wrong type.
+        ValueError: A value is out of range.
+
+    Example::
+
+        from pynamodb_mutex import once
+
+        @once("charge-{order_id}")
+        def charge(order_id):
+            return {"receipt": f"r-{order_id}"}
+
+        print(charge(order_id=7))
     """
     for what, given in (("key", key), ("payload", payload)):
         if not (isinstance(given, str) or callable(given) or (given is None and what == "payload")):

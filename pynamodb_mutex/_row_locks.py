@@ -42,7 +42,7 @@ N = TypeVar("N", bound=Model)
 
 
 class RowLock(Mutex, Generic[M]):
-    """The lock of one row, made by `RowLockMixin.locked`. ``with`` returns the row, as it was when it was locked.
+    """The lock of one row, which you get by `RowLockMixin.locked`. ``with`` returns the row as of the lock.
 
     ``data`` and ``save_data`` need a ``lock_model``.
     """
@@ -60,11 +60,11 @@ class RowLock(Mutex, Generic[M]):
     def row(self) -> M:
         """The row under the lock, as the request that acquired the lock read it.
 
-        With a ``lock_model`` the first access reads the row by a request of its own.
+        With a ``lock_model`` your first access reads the row by a request of its own.
 
         Raises:
-            MutexNotHeldError: If the lock was never acquired.
-            pynamodb.exceptions.DoesNotExist: With a ``lock_model``, if the row is missing.
+            MutexNotHeldError: You never acquired the lock.
+            pynamodb.exceptions.DoesNotExist: The row is missing, and its model has a ``lock_model``.
         """
         return self._row_of(self._current("row"))
 
@@ -100,15 +100,15 @@ class RowLock(Mutex, Generic[M]):
     ) -> RowLock[N]:
         """Continue to hold a row lock that another process detached: see `Mutex.attach <pynamodb_mutex.Mutex.attach>`.
 
-        The first ``with`` returns the row as the attaching request read it.
+        Your first ``with`` returns the row as the attaching request read it.
 
         Args:
-            ticket: What `detach <pynamodb_mutex.Mutex.detach>` returned. It is good once.
+            ticket: The text that `detach <pynamodb_mutex.Mutex.detach>` returned. You can use it once.
             model: The row's model.
-            **options: Those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
+            **options: The options of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
 
         Raises:
-            InvalidTicketError: If it is not a ticket, or one for another model. Other errors are those of `Mutex.attach
+            InvalidTicketError: The text is not a ticket, or a ticket for another model. Other errors as for `Mutex.attach
                 <pynamodb_mutex.Mutex.attach>`.
         """
         mutex: Any = super()  # for type checkers its model is a lock table
@@ -136,8 +136,8 @@ class RowLock(Mutex, Generic[M]):
         """Acquire the lock and return the row.
 
         Raises:
-            MutexTimeoutError: If the lock was not free within the timeout.
-            pynamodb.exceptions.DoesNotExist: If the row is missing; nothing is created.
+            MutexTimeoutError: The lock was not free within your timeout.
+            pynamodb.exceptions.DoesNotExist: The row is missing; nothing is created.
         """
         claim = self._enter()
         # Python calls no __exit__ for a block that was not entered: what fails from here on must release the lock
@@ -158,10 +158,9 @@ RowLock.__aenter__ = RowLock.__aexit__ = refusing(  # type: ignore[attr-defined]
 
 
 class RowLocks(LockGroup, Generic[M]):
-    """The locks of several rows, made by `RowLockMixin.locked_all <pynamodb_mutex.RowLockMixin.locked_all>`.
+    """The locks of several rows, which you get by `RowLockMixin.locked_all <pynamodb_mutex.RowLockMixin.locked_all>`.
 
-    They are acquired, renewed and released together: all or none. ``with`` returns the rows. Losing one
-    lock is losing all.
+    You acquire, renew and release them together: all or none. ``with`` returns the rows. If you lose one lock, you lose all.
     """
 
     _made_by = "locked_all([...]) of the rows' model"
@@ -180,24 +179,24 @@ class RowLocks(LockGroup, Generic[M]):
         super().__init__(locks)
 
     def __enter__(self) -> LockedRows[M]:
-        """Acquire the locks and return the rows, which are read when the first one is accessed.
+        """Acquire the locks and return the rows. Your first access to a row reads all of them.
 
         Raises:
-            MutexTimeoutError: If they were not all free within the timeout.
-            pynamodb.exceptions.DoesNotExist: If one of the rows is missing; nothing is created.
+            MutexTimeoutError: The locks were not all free within your timeout.
+            pynamodb.exceptions.DoesNotExist: A row is missing; nothing is created.
         """
         return self._rows_of(self._enter())
 
     def transaction(self, *, unlock: bool = True) -> TransactWrite:
-        """Return a TransactWrite that is applied only while all the locks are held.
+        """Return a TransactWrite that DynamoDB applies only while you hold all the locks.
 
-        Any instance with the key of a locked row can be written in it, not only those that were read.
+        You can write any instance with the key of a locked row in it, not only the rows that you have read.
 
         Args:
             unlock: Release all the locks in the same request.
 
         Raises:
-            MutexError: As for `MutexGroup.transaction <pynamodb_mutex.groups.MutexGroup.transaction>`, also by leaving its
+            MutexError: As for `MutexGroup.transaction <pynamodb_mutex.groups.MutexGroup.transaction>`, also at the end of its
                 ``with`` block: MutexLostError, MutexNotHeldError and others.
         """
         held = self._current("transaction")
@@ -225,7 +224,7 @@ RowLocks.__aenter__ = RowLocks.__aexit__ = refusing(  # type: ignore[attr-define
 
 
 class LockedRows(Sequence[M]):
-    """The rows under several locks: a sequence, read by one request when the first row is accessed."""
+    """The rows under several locks: a sequence. Your first access to a row reads all of them, by one request."""
 
     def __init__(
         self, locks: RowLocks[M], members: Sequence[RowLock[Any]], claims: Sequence[HeldClaim]
@@ -235,7 +234,7 @@ class LockedRows(Sequence[M]):
         self._claims = claims
 
     def transaction(self, *, unlock: bool = True) -> TransactWrite:
-        """Return a TransactWrite that is applied only while all the locks are held.
+        """Return a TransactWrite that DynamoDB applies only while you hold all the locks.
 
         See `RowLocks.transaction <pynamodb_mutex.groups.RowLocks.transaction>`.
         """

@@ -76,33 +76,40 @@ def synchronized(
     model: type[LockItem] = LockItem,
     **options: Unpack[Options],
 ) -> Any:
-    """Decorate a function: each call runs under the lock whose key is made from its arguments.
+    """Decorate a function: each call runs under the lock whose key you make from its arguments.
 
-    ``@synchronized("order-{order_id}")`` locks "order-7" for a call with ``order_id=7``. Coroutine functions
-    are supported; their calls wait without blocking the event loop. Each call has a mutex of its own, so a
-    function that calls itself with the same key gets MutexAlreadyHeldError, unless it is ``reentrant`` or
-    has a ``timeout``.
+    ``@synchronized("order-{order_id}")`` locks "order-7" for a call with ``order_id=7``. You can decorate coroutine functions,
+    too; their calls wait without blocking the event loop. Each call has a mutex of its own: if your function calls itself with
+    the same key, the inner call raises MutexAlreadyHeldError, unless you set ``reentrant`` or a ``timeout``.
 
     Args:
-        template: The key, by the rules of ``str.format``, with the names of the function's parameters:
-            "{order.id}", "{items[0]}", "{day:%Y-%m-%d}". Default values of parameters count.
-        on_locked: What a call does if another holds the lock: "wait", and raise MutexTimeoutError after
-            ``timeout`` seconds; or "skip" the call and return None, after one attempt, or after ``timeout``
-            seconds if given.
-        range_key: The range key of the lock's row. A string is a template, as that of the key.
+        template: The key, by the rules of ``str.format``, with the names of your function's parameters: "{order.id}",
+            "{items[0]}", "{day:%Y-%m-%d}". Default values of parameters count.
+        on_locked: What a call does if another holds the lock: "wait", and raise MutexTimeoutError after ``timeout`` seconds; or
+            "skip" the call and return None, after one attempt, or after the ``timeout`` that you gave.
+        range_key: The range key of the lock's row. If you give a string, it is a template like the key.
         model: The lock table.
-        **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
+        **options: The options of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
 
     Returns:
-        The decorator. It raises ValueError for a template that is malformed or names an unknown
-        parameter, and TypeError for a generator function or above ``@contextmanager``, ``@staticmethod`` or
-        ``@classmethod``. Calls raise what ``with`` of a mutex raises, InvalidKeyError if the arguments make no
-        valid key (a field is missing, or a set or an object without a text of its own), and TypeError if a plain function returns
-        a coroutine.
+        The decorator. It raises ValueError if your template is malformed or names an unknown parameter, and TypeError for a
+            generator function or above ``@contextmanager``, ``@staticmethod`` or ``@classmethod``. Calls raise the errors of
+            ``with`` of a mutex, InvalidKeyError if the arguments make no valid key (a field is missing, or is a set or an
+            object without a text of its own), and TypeError if a plain function returns a coroutine.
 
     Raises:
-        TypeError: For an option of a wrong type.
-        ValueError: For a value that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
+        TypeError: An option has a wrong type.
+        ValueError: `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse a value.
+
+    Example::
+
+        from pynamodb_mutex import synchronized
+
+        @synchronized("order-{order_id}", timeout=10)
+        def ship(order_id):
+            print("you ship order", order_id)
+
+        ship(order_id=7)
     """
     check_options("synchronized", options)
     if not isinstance(template, str):

@@ -79,13 +79,13 @@ def _listed(keys: Any) -> Any:
 class AsyncMutex(AsyncLock[Any], HandleOfOne):
     """A `~pynamodb_mutex.Mutex` for tasks.
 
-    Use it like `asyncio.Lock`; ``async with`` returns the mutex. Tasks may share a mutex, as threads may share a
-    ``Mutex``. Properties such as ``held`` send no request and are not awaited.
+    Use it like `asyncio.Lock`; ``async with`` returns the mutex. Your tasks may share a mutex, as threads may share a
+    ``Mutex``. Properties such as ``held`` send no request, and you do not await them.
 
-    A task may be cancelled in any call: it then holds nothing and waits in no queue. A request that it
-    has sent is completed and undone first, which takes a few seconds if DynamoDB hangs.
+    You may cancel a task in any call: it then holds nothing and waits in no queue. The library first completes and undoes a
+    request that the task has sent, which takes a few seconds if DynamoDB hangs.
 
-    Not guaranteed: what ``Mutex`` does not guarantee.
+    Not guaranteed: the points that ``Mutex`` does not guarantee.
     """
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
@@ -103,22 +103,34 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> Self:
-        """Return a mutex for a key, not yet held. Sends no request.
+        """Return a mutex for a key. You do not hold it yet, and this sends no request.
 
         Args:
             key: 1 to 2048 bytes of UTF-8.
             range_key: The range key of the lock's row: see `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
             model: The lock table.
-            cancel_on_loss: Cancel the task that holds the lock when the lock is lost. An ``async with`` block
-                that ends by this cancellation raises MutexLostError.
-            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``on_lost`` and ``on_danger`` are
-                called with this object, on a thread of its own; a coroutine function runs on the event loop of the last
-                task that used this object. ``reentrant`` applies to the same task.
+            cancel_on_loss: Cancel the task that holds the lock when it loses the lock. If an ``async with`` block ends by this
+                cancellation, it raises MutexLostError.
+            **options: The options of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. The library calls your ``on_lost`` and
+                ``on_danger`` with this object, on a thread of its own; it runs your coroutine function on the event loop of the
+                last task that used this object. ``reentrant`` applies to the same task.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: For an option of a wrong type.
-            ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
+            InvalidKeyError: DynamoDB would not accept the key.
+            TypeError: An option has a wrong type.
+            ValueError: `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse a duration.
+
+        Example::
+
+            import asyncio
+
+            from pynamodb_mutex.aio import AsyncMutex
+
+            async def main():
+                async with AsyncMutex.for_key("invoice-42", timeout=10) as mutex:
+                    print("you hold it", mutex.held)
+
+            asyncio.run(main())
         """
         cls._called("for_key", options)
         make = functools.partial(Mutex.for_key, key, range_key=range_key, model=model)
@@ -149,7 +161,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> Self:
-        """Return a mutex on whichever of several keys is free first: see `~pynamodb_mutex.Mutex.any_of`."""
+        """Return a mutex on the first of several keys that is free: see `~pynamodb_mutex.Mutex.any_of`."""
         cls._called("any_of", options)
         make = functools.partial(Mutex.any_of, _listed(keys), model=model)
         return cls._made(make, cancel_on_loss, options)
@@ -163,14 +175,14 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> AsyncMutexGroup:
-        """Return the locks of several keys, to be acquired together: see `~pynamodb_mutex.Mutex.for_keys`."""
+        """Return the locks of several keys, which you acquire together: see `~pynamodb_mutex.Mutex.for_keys`."""
         cls._called("for_keys", options)
         make = functools.partial(Mutex.for_keys, _listed(keys), model=model)
         return AsyncMutexGroup._made(make, cancel_on_loss, options)
 
     @property
     def position(self) -> int | None:
-        """Number of waiters in line before the latest call of ``acquire``: see `pynamodb_mutex.Mutex.position`."""
+        """Number of waiters before you in line at your latest ``acquire``: see `pynamodb_mutex.Mutex.position`."""
         position: int | None = self._lock.position
         return position
 
@@ -182,7 +194,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         *,
         force: bool = False,
     ) -> bool:
-        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
+        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If your task is cancelled, it holds nothing."""
         return await self._acquire(blocking, timeout, force)
 
     @classmethod
@@ -215,8 +227,8 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         """Acquire the lock; after `attach`, use that acquisition.
 
         Raises:
-            MutexTimeoutError: If the lock was not free within the timeout.
-            MutexLostError: After `attach`, if the lock has been lost since.
+            MutexTimeoutError: The lock was not free within your timeout.
+            MutexLostError: You have lost the attached lock.
         """
         await self._enter()
         return self
@@ -232,7 +244,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
     async def detach(self, lease: float | timedelta | None = None) -> str:
         """End the acquisition here, and return a ticket for it: see `~pynamodb_mutex.Mutex.detach`.
 
-        If the task is cancelled before this returns, the lock is released, for nobody has the ticket.
+        If your task is cancelled before this returns, the library releases the lock, for nobody has the ticket.
         """
         held = self._mine()
         ticket: str = await self._run(self._lock._detaching(lease), self._taking_back)
@@ -251,7 +263,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         yield from release(claim)
 
     async def release(self, *, data: Any = None) -> None:
-        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
+        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If your task is cancelled, it releases first."""
         await self._release(None if data is None else self._lock._payload("release", data))
 
     async def renew(self, lease: float | timedelta | None = None, *, data: Any = None) -> None:
@@ -263,7 +275,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
         await self._run(self._lock._saving_data(data))
 
     async def force_release(self) -> bool:
-        """Break the claim that is on this key now, and no later one: see `~pynamodb_mutex.Mutex.force_release`."""
+        """Break the claim that is on this key now, and no later claim: see `~pynamodb_mutex.Mutex.force_release`."""
         broken: bool = await self._run(self._lock._forcing())
         return broken
 
@@ -273,7 +285,7 @@ class AsyncMutex(AsyncLock[Any], HandleOfOne):
 
 
 class AsyncSemaphore(AsyncMutex):
-    """A `~pynamodb_mutex.Semaphore` for tasks: limits the number of concurrent holders, across processes."""
+    """A `~pynamodb_mutex.Semaphore` for tasks: limits the number of holders, in all of your processes together."""
 
     _makers = frozenset({"for_key"})
 
@@ -287,14 +299,14 @@ class AsyncSemaphore(AsyncMutex):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> Self:
-        """Return a semaphore for a key, not yet held: see `~pynamodb_mutex.Semaphore.for_key`. Sends no request."""
+        """Return a semaphore for a key: see `~pynamodb_mutex.Semaphore.for_key`. Sends no request."""
         cls._called("for_key", options)
         make = functools.partial(Semaphore.for_key, key, permits=permits, model=model)
         return cls._made(make, cancel_on_loss, options)
 
     @property
     def permit(self) -> int | None:
-        """Number of the permit that this acquisition got, from 1; None before the first."""
+        """Number of your permit, from 1; None without an acquisition."""
         permit: int | None = self._lock.permit
         return permit
 
@@ -324,8 +336,8 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
         """Acquire the lock and return the row.
 
         Raises:
-            MutexTimeoutError: If the lock was not free within the timeout.
-            pynamodb.exceptions.DoesNotExist: If the row is missing; nothing is created.
+            MutexTimeoutError: The lock was not free within your timeout.
+            pynamodb.exceptions.DoesNotExist: The row is missing; nothing is created.
         """
         claim = await self._enter()
         # __aexit__ does not run for a block that was not entered: what fails from here on must release the lock
@@ -353,7 +365,7 @@ class AsyncMutexGroup(AsyncLock[MutexGroup]):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they were given, each once."""
+        """Your keys, in the order in which you gave them, each once."""
         return self._lock.keys
 
     @property
@@ -370,7 +382,7 @@ class AsyncMutexGroup(AsyncLock[MutexGroup]):
         """Acquire the locks.
 
         Raises:
-            MutexTimeoutError: If they were not all free within the timeout.
+            MutexTimeoutError: The locks were not all free within your timeout.
         """
         await self._enter()
         return self
@@ -389,8 +401,8 @@ class AsyncRowLocks(AsyncLock[RowLocks[M]], Generic[M]):
         """Acquire the locks, read the rows, and return them.
 
         Raises:
-            MutexTimeoutError: If they were not all free within the timeout.
-            pynamodb.exceptions.DoesNotExist: If one of the rows is missing; nothing is created.
+            MutexTimeoutError: The locks were not all free within your timeout.
+            pynamodb.exceptions.DoesNotExist: A row is missing; nothing is created.
         """
         held = await self._enter()
         try:

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Loss(enum.Enum):
-    """Why a lock was lost."""
+    """Why you lost a lock."""
 
     EXPIRED = "its lease ended before it was renewed"
     TAKEN = "another holder has taken it, perhaps after its claim was broken by force"
@@ -93,14 +93,26 @@ def add_note(error: BaseException, text: str) -> None:
 
 
 class MutexTimeoutError(MutexError, TimeoutError):
-    """The lock was not free within the timeout."""
+    """The lock was not free within your timeout.
+
+    Example::
+
+        from pynamodb_mutex import Mutex, MutexTimeoutError
+        from pynamodb_mutex.testing import held_elsewhere
+
+        try:
+            with held_elsewhere("report"), Mutex.for_key("report", timeout=0):
+                print("you hold it")
+        except MutexTimeoutError as error:
+            print("you wait for", error.owner)
+    """
 
 
 class MutexNotHeldError(MutexError, RuntimeError):
-    """The call needs the lock, but the lock is not held here.
+    """Your call needs the lock, but you do not hold it here.
 
     Attributes:
-        applied (bool | None): For a guarded write: False if it was not applied, None if that is unknown. False for all
+        applied (bool | None): For a guarded write: False if DynamoDB did not apply it, None if you cannot know. False for all
             other calls.
     """
 
@@ -119,10 +131,20 @@ class MutexNotHeldError(MutexError, RuntimeError):
 
 
 class MutexLostError(MutexNotHeldError):
-    """The lock was held here and has been lost.
+    """You held the lock here and have lost it.
 
     Attributes:
         loss (Loss): The cause. With UNREACHABLE, ``__cause__`` is the failure of the last renewal, unless that was under way.
+
+    Example::
+
+        from pynamodb_mutex import LockItem, Mutex, MutexLostError
+
+        try:
+            with Mutex.for_key("report"):
+                LockItem.force_release("report")  # an operator breaks your lock
+        except MutexLostError as error:
+            print("you lost it:", error.loss)
     """
 
     def __init__(
@@ -141,18 +163,18 @@ class MutexLostError(MutexNotHeldError):
 
 
 class MutexAlreadyHeldError(MutexError, RuntimeError):
-    """The thread or task already holds the lock and may not acquire it again.
+    """Your thread or task already holds the lock and may not acquire it again.
 
-    Also raised if the call would block the event loop of the task that holds the lock.
+    You also get it if your call would block the event loop of the task that holds the lock.
     """
 
 
 class RowLockedError(MutexError):
-    """A write of a row without its lock was refused, because another holder has the row.
+    """You wrote a row without its lock, and DynamoDB refused, because another holder has the row.
 
     Attributes:
-        applied (bool | None): False if it was not applied; None if that is unknown, because an earlier
-            attempt's answer was lost.
+        applied (bool | None): False if DynamoDB did not apply the write; None if you cannot know, because an earlier attempt's
+            answer was lost.
     """
 
     def __init__(
@@ -170,15 +192,15 @@ class RowLockedError(MutexError):
 
 
 class InvalidKeyError(MutexError, ValueError):
-    """The key is one that DynamoDB would not accept, or a template makes none of the arguments of a call."""
+    """DynamoDB would not accept the key, or your template makes no key of the arguments of a call."""
 
 
 class InvalidRowError(MutexError):
     """The row under the key is not a lock's, or has impossible lock attributes.
 
-    Such a row is never acquired, and no call waits for it. `LockItem.force_release
-    <pynamodb_mutex.LockItem.force_release>` repairs impossible attributes, and `Once.forget <pynamodb_mutex.Once.forget>` by
-    force those of a key of ``once``.
+    No mutex acquires such a row, and no call waits for it. You repair impossible attributes by `LockItem.force_release
+    <pynamodb_mutex.LockItem.force_release>`, and in a key of ``once`` by `Once.forget <pynamodb_mutex.Once.forget>` with
+    ``force``.
 
     Attributes:
         attribute (str | None): Stored name of the attribute that is missing or wrong, if known.
@@ -199,7 +221,7 @@ class InvalidRowError(MutexError):
 
 
 class InvalidTicketError(MutexError, ValueError):
-    """The text is not a ticket, or is a ticket for another table, region or model."""
+    """Your text is not a ticket, or is a ticket for another table, region or model."""
 
 
 # -- of `once` ---------------------------------------------------------------------------------------
@@ -210,12 +232,13 @@ class PayloadMismatchError(MutexError, ValueError):
 
 
 class OutcomeUnknownError(MutexError):
-    """A run ended without a result, with ``on_abandoned="raise"``, and somebody has to decide what became of its work.
+    """A run ended without a result, with ``on_abandoned="raise"``, and you have to decide about its work.
 
-    ``Once.forget`` lets it be done again, ``Once.record`` says that it is done. ``owner`` is the label of that run.
+    ``Once.forget`` lets the next call do the work again, ``Once.record`` records that it is done. ``owner`` is the label of
+    that run.
 
     Attributes:
-        since (datetime.datetime | None): When it began, in DynamoDB's time (UTC), to a second or two; None if that is not
+        since (datetime.datetime | None): When the run began, in DynamoDB's time (UTC), to a second or two; None if that is not
             known.
     """
 
@@ -225,13 +248,13 @@ class OutcomeUnknownError(MutexError):
 
 
 class NotRecordedError(MutexLostError):
-    """The function has returned, but its result was not recorded, or it is unknown whether it was.
+    """Your function has returned, but its result was not recorded, or nobody can know whether it was.
 
-    The run had lost its key, and another may have done the same work; or DynamoDB refused or did not answer until the lease
-    had ended. ``applied`` is False if the result was not recorded, and None if that is unknown.
+    Your run had lost its key, and another may have done the same work; or DynamoDB refused or did not answer until your lease
+    had ended. ``applied`` is False if the result was not recorded, and None if you cannot know.
 
     Attributes:
-        value (Any): What the function returned.
+        value (Any): The value that your function returned.
     """
 
     def __init__(self, *args: Any, value: Any = None, **about: Any) -> None:
@@ -244,7 +267,7 @@ class ResultUnavailableError(MutexError):
 
     Attributes:
         reason (str): Why.
-        value (Any): What the function returned, for the caller whose run it was; otherwise None.
+        value (Any): If it was your run, the value that your function returned; otherwise None.
     """
 
     def __init__(self, *args: Any, reason: str = "", value: Any = None, **about: Any) -> None:

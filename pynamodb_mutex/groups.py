@@ -29,14 +29,14 @@ _PERMIT = "#permit-"
 
 
 class Semaphore(AnyOf):
-    """Limits the number of concurrent holders, across processes.
+    """Limits the number of holders, in all of your processes together.
 
-    Use it like `threading.Semaphore`, as a context manager, or as a decorator. Each permit is a lock of
-    its own with its own lease, so the permit of a dead holder becomes free again. One object holds one permit
-    per thread or task; for another permit in the same thread use another object.
+    Use it like `threading.BoundedSemaphore`, as a context manager, or as a decorator. Each permit is a lock with a lease of its
+    own, so others get the permit of a dead holder. By one object, each of your threads or tasks holds one permit; for another
+    permit in the same thread use another object.
 
-    Not guaranteed: which permit a holder gets; an order between processes. Fencing tokens grow per permit, so a
-    resource must compare them per value of `permit`.
+    Not guaranteed: which permit you get; an order between processes. Fencing tokens grow per permit, so let your resource
+    compare them per value of `permit`.
     """
 
     _made_by = "{}.for_key(...)"
@@ -46,24 +46,30 @@ class Semaphore(AnyOf):
     def for_key(  # type: ignore[override]  # the number of permits has no default
         cls, key: str, *, permits: int, model: type[LockItem] = LockItem, **options: Unpack[Options]
     ) -> Semaphore:
-        """Return a semaphore for a key, not yet held. Sends no request.
+        """Return a semaphore for a key. You do not hold a permit yet, and this sends no request.
 
         Permit 3 of ``gpu`` is the lock on the key ``gpu#permit-3``.
 
-        Clients may use different numbers at the same time: there are never more holders than the largest
-        number that a client uses. After the number was lowered, holders of higher permits keep them until
-        they release.
+        Your processes may use different numbers at the same time: there are never more holders than the largest number in use.
+        After you have lowered the number, holders of higher permits keep them until they release.
 
         Args:
             key: 1 to 2037 bytes of UTF-8.
-            permits: The number of concurrent holders, 1 to 100.
+            permits: The number of holders at a time, 1 to 100.
             model: The lock table.
-            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
+            **options: The options of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: If permits is not an int, or an option is of a wrong type.
-            ValueError: If permits is below 1 or above 100; and as `Mutex.for_key`.
+            InvalidKeyError: DynamoDB would not accept the key.
+            TypeError: ``permits`` is not an int, or an option has a wrong type.
+            ValueError: ``permits`` is below 1 or above 100; and as `Mutex.for_key`.
+
+        Example::
+
+            from pynamodb_mutex import Semaphore
+
+            with Semaphore.for_key("gpu", permits=4, timeout=60) as semaphore:
+                print("you use card", semaphore.permit)
         """
         cls._called("for_key", options)
         if isinstance(permits, bool) or not isinstance(permits, int):
@@ -84,6 +90,6 @@ class Semaphore(AnyOf):
 
     @property
     def permit(self) -> int | None:
-        """Number of the permit that this acquisition got, from 1; None before the first."""
+        """Number of your permit, from 1; None without an acquisition."""
         claim = self._mine()
         return None if claim is None else int(claim.options.key.rpartition(_PERMIT)[2])

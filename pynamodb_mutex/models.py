@@ -93,33 +93,41 @@ def check_stored_names(model: type[Model]) -> None:
 class LockItem(Model):
     """The lock table as a PynamoDB model: the row of one lock.
 
-    Subclass it to choose another table, region or host (``class Meta``), other stored names
-    (``attr_name=``), additional attributes, or a range key, whose default need not be given for each lock. A subclass has a connection of
-    its own, with a connect timeout of 1 s and a read timeout of 2 s unless its ``Meta`` says otherwise.
+    Subclass it to choose another table, region or host (``class Meta``), other stored names (``attr_name=``), additional
+    attributes, or a range key; if the range key has a default, you need not give it for each lock. Your subclass has a
+    connection of its own, with a connect timeout of 1 s and a read timeout of 2 s, unless its ``Meta`` sets others.
 
     Do not write rows by hand; use `force_release` to free a lock.
 
     Attributes:
         key (str): The hash key, 1 to 2048 bytes of UTF-8.
         version (int): The fencing token; grows each time the lock changes hands.
-        token (str): Random id of the last acquisition; stays when the lock is released.
-        owner (str | None): A label for people; None when free. ``shared:`` and the first one's, if readers share the lock.
-        lease (float | None): Seconds until the claim expires unless renewed; None when free.
-        expires_at (float | None): End of the claim, in seconds of DynamoDB's time since the epoch; None when
-            free.
+        token (str): Random id of the last acquisition; stays after the release.
+        owner (str | None): A label for people; None when free. ``shared:`` and the first reader's, if readers share the lock.
+        lease (float | None): Seconds that the claim lasts without a renewal; None when free.
+        expires_at (float | None): End of the claim, in seconds of DynamoDB's time since the epoch; None when free.
         writes (int | None): Random number of the last guarded write.
         abandoned_by (str | None): Label of the previous holder if it never released the lock, or empty.
-        ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the
-            end of the claim.
-        data (Any): The payload, any JSON value; it stays when the lock is released, and the next holder can read it.
+        ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the end of
+            the claim.
+        data (Any): The payload, any JSON value; it stays after the release, and the next holder can read it.
         waiting (list[str] | None): Entries of the waiters in line, first come first, ``-`` where one has left: see `waiters`.
-        free_since (float | None): When the last claim was ended, or a reader or the first in line last left, in seconds of
-            DynamoDB's time since the epoch, at most two seconds late. It does not say when the present claim began or
+        free_since (float | None): When the last claim ended, or a reader or the first in line last left, in seconds of
+            DynamoDB's time since the epoch, at most two seconds late. You cannot see in it when the present claim began or
             ends.
-        shared_by (Any): The entries of those who share the lock: see `readers`.
-        wanted_until (float | None): Until when a writer that waits holds new readers back, in seconds of DynamoDB's
-            time since the epoch.
+        shared_by (Any): The readers' entries: see `readers`.
+        wanted_until (float | None): Until when a waiting writer holds new readers back, in seconds of DynamoDB's time since the
+            epoch.
         wanted_by (str | None): Label of that writer.
+
+    Example::
+
+        from pynamodb_mutex import LockItem, Mutex
+
+        class ShopLock(LockItem):
+            class Meta:
+                table_name = "shop-locks"
+                region = "eu-west-1"
     """
 
     class Meta(metaclass=_DefaultMeta):
@@ -130,8 +138,9 @@ class LockItem(Model):
         max_pool_connections = _TIGHT["max_pool_connections"]
 
     retention: ClassVar[float] = 7 * 86400.0
-    """Seconds for which a row stays after its claim ended or was released; 7 days by default, at least an hour. A row
-    that is created after that starts its fencing tokens from DynamoDB's time in milliseconds."""
+    """Seconds for which a row stays after its claim ended or was released; 7 days by default, at least an hour. If a row is
+    created after that, its fencing tokens start from DynamoDB's time in milliseconds.
+    """
 
     key = UnicodeAttribute(hash_key=True)
     version = VersionAttribute()
@@ -187,21 +196,26 @@ class LockItem(Model):
     def create_table(  # type: ignore[override]  # boto3's names, and waiting is the default
         cls, wait: bool = True, **create_table_options: Any
     ) -> None:
-        """Create the table: on-demand, with TTL enabled. Safe to call again, also by several processes at once.
+        """Create the table: on-demand, with TTL enabled. You may call it again, also from several processes at once.
 
         Args:
-            wait: Wait until the table is active and its TTL is enabled. Otherwise TTL is enabled only if
-                the table is active already: call again later.
-            **create_table_options: Any option of CreateTable as boto3 names it, such as
-                ``TableClass``, ``DeletionProtectionEnabled``, ``OnDemandThroughput``,
-                ``WarmThroughput``, ``StreamSpecification``, ``SSESpecification``,
-                ``ResourcePolicy``, ``Tags``, or ``BillingMode`` with ``ProvisionedThroughput``.
+            wait: Wait until the table is active and its TTL is enabled. Otherwise TTL is enabled only if the table is active
+                already: call again later.
+            **create_table_options: Any option of CreateTable as boto3 names it, such as ``TableClass``,
+                ``DeletionProtectionEnabled``, ``OnDemandThroughput``, ``WarmThroughput``, ``StreamSpecification``,
+                ``SSESpecification``, ``ResourcePolicy``, ``Tags``, or ``BillingMode`` with ``ProvisionedThroughput``.
 
         Raises:
-            TypeError: For an option that CreateTable does not have.
-            ValueError: For a value that CreateTable would not accept.
-            pynamodb.exceptions.TableError: If DynamoDB refuses the request, or an existing table has other
-                keys or another TTL attribute, or is being deleted.
+            TypeError: CreateTable does not have the option.
+            ValueError: CreateTable would not accept the value.
+            pynamodb.exceptions.TableError: DynamoDB refuses the request, or an existing table has other keys or another TTL
+                attribute, or is being deleted.
+
+        Example::
+
+            ShopLock.create_table(DeletionProtectionEnabled=True)
+            with Mutex.for_key("order-7", model=ShopLock):
+                print("you hold a lock in your own table")
         """
         from pynamodb_mutex._admin import create_table  # noqa: PLC0415 - seldom needed, slow to load
 
@@ -209,23 +223,28 @@ class LockItem(Model):
 
     @classmethod
     def held(cls, key: str | None = None) -> Iterator[Self]:
-        """Iterate over the items that are held now, in no particular order. Reads the whole table, or what has the key.
+        """Iterate over the items that are held now, in no particular order. Reads the whole table, or the rows of your key.
 
-        If the range key has a default, the items of the whole table are those under that default: others may be those of
-        other models.
+        If the range key has a default, you get only the items of the whole table under that default: others may belong to other
+        models.
 
-        Not guaranteed: that all items are from one instant. A page is read when the iteration reaches it.
+        Not guaranteed: that all items are from one instant. Your iteration reads a page when it reaches it.
 
-        Rows that are not a lock's, or that this model cannot read, such as one whose ``data`` is not JSON, are
-        skipped with a warning in the log.
+        It skips rows that are not a lock's, or that this model cannot read, such as a row whose ``data`` is not JSON, with a
+        warning in the log.
 
         Args:
             key: A hash key, for its items under all range keys, in the order of these; None for all items.
 
         Raises:
-            InvalidKeyError: For a key that no lock can have.
-            pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached; with a key, QueryError.
-            pynamodb.exceptions.TableDoesNotExist: If the table is missing.
+            InvalidKeyError: No lock can have the key.
+            pynamodb.exceptions.ScanError: DynamoDB refuses the request, or you cannot reach it; QueryError, if you gave a key.
+            pynamodb.exceptions.TableDoesNotExist: The table is missing.
+
+        Example::
+
+            for item in LockItem.held():
+                print(item.key, "is held by", item.owner, "until", item.expires)
         """
         from pynamodb_mutex._admin.listing import held_rows  # noqa: PLC0415 - seldom needed
 
@@ -240,29 +259,34 @@ class LockItem(Model):
 
     @classmethod
     def force_release(cls, key: str, range_key: Any = None) -> bool:
-        """Break the claim that is in the row now, and no later one.
+        """Break the claim that is in the row now, and no later claim.
 
-        From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the
-        holder's. Not guaranteed: that the holder stops. It learns of the loss from its next request; one in this
-        process, unless it shares the lock, learns it at once. All who share it lose it.
+        From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the holder's. Not
+        guaranteed: that the holder stops. It learns of the loss from its next request; a holder in your process, unless it
+        shares the lock, learns of it at once. If readers share the lock, all of them lose it.
 
-        A row with impossible lock attributes, which no mutex acquires, is repaired if it has not changed
-        since it was read: the lock is then free, and its fencing token is above the old one, if that was a
-        number. A row that is not a lock's is never changed.
+        If a row has impossible lock attributes, no mutex acquires it. This repairs such a row, unless it has changed since it
+        was read: the lock is then free, and its fencing token is above the old number, if there was one. It never changes a row
+        that is not a lock's.
 
         Args:
             key: The lock's key.
-            range_key: Its range key, if it has one that is not the default.
+            range_key: Its range key, if that is not the default.
 
         Returns:
-            Whether a claim was broken, or a row repaired. False if there was nothing to break; or if the lock changed
-            hands meanwhile, which may also have been after the claim was broken, by a request whose answer was lost.
+            Whether it broke a claim, or repaired a row. False if there was nothing to break; or if the lock changed hands
+                meanwhile, perhaps after a request whose answer was lost had broken the claim.
 
         Raises:
-            InvalidKeyError: For a key that no lock can have.
-            InvalidRowError: If the row under the key is not a lock's.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
-                happens to the read before it.
+            InvalidKeyError: No lock can have the key.
+            InvalidRowError: The row under the key is not a lock's.
+            pynamodb.exceptions.UpdateError: DynamoDB refuses the request, or you cannot reach it; GetError for the read before
+                it.
+
+        Example::
+
+            if LockItem.force_release("invoice-42"):
+                print("you broke the claim; its holder may go on working")
         """
         from pynamodb_mutex._admin.force import force  # noqa: PLC0415 - seldom needed
 
@@ -277,13 +301,13 @@ class LockItem(Model):
 
     @property
     def remaining(self) -> float:
-        """Seconds until this item's claim may be taken over unless it is renewed; 0 without a claim.
+        """Seconds until others may take this item's claim over, without a renewal; 0 without a claim.
 
-        Sends a read if this process has had no answer from DynamoDB yet, or none for 25 leases, because it
-        does not know DynamoDB's time then. The whole lease if DynamoDB's answers have no ``Date``.
+        If your process has had no answer from DynamoDB yet, or none for 25 leases, it does not know DynamoDB's time, and this
+        sends a read. The whole lease if DynamoDB's answers have no ``Date``.
 
         Raises:
-            pynamodb.exceptions.GetError: If DynamoDB's time is not known and that read fails.
+            pynamodb.exceptions.GetError: DynamoDB's time is not known and that read fails.
         """
         ends = self._ends
         if ends is None:
@@ -305,17 +329,16 @@ class LockItem(Model):
     def since(self) -> datetime | None:
         """When the holder acquired the lock, in DynamoDB's time (UTC), to a second or two. For people only.
 
-        None if there is no claim, if its token was not made by this library, or if the holder did not know DynamoDB's
-        time.
+        None if there is no claim, if another program made its token, or if the holder did not know DynamoDB's time.
         """
         return None if self.expires_at is None else date_of(token_time(self.token))
 
     @property
     def waiters(self) -> list[str]:
-        """Owner labels of those who wait for the lock with ``fair=True``, first come first.
+        """Owner labels of the waiters with ``fair=True``, first come first.
 
-        Long labels are cut off, for an entry of the line takes at most 64 bytes. A waiter that died is listed until
-        others pass it.
+        Long labels are cut off, for an entry of the line takes at most 64 bytes. You still see a dead waiter before others have
+        passed it.
         """
         from pynamodb_mutex._fair.waiting_line import in_line, label_of  # noqa: PLC0415 - seldom needed
 
@@ -323,16 +346,16 @@ class LockItem(Model):
 
     @property
     def readers(self) -> list[tuple[str, datetime | None]]:
-        """Label of each of those who share the lock, cut off after 64 bytes, and the end of its share in DynamoDB's time (UTC).
+        """Label of each reader, cut off after 64 bytes, and the end of its share in DynamoDB's time (UTC).
 
-        One that died is listed until the last one has left, or a writer takes the lock over.
+        You still see a dead reader before the last reader has left, or a writer takes the lock over.
         """
         shares = () if self.shared_by is None else self._claim.shares
         return [(label, date_of(end)) for label, end in shares]
 
     @property
     def expires(self) -> datetime | None:
-        """End of the claim, in DynamoDB's time (UTC); None without a claim, or if its end is not a date."""
+        """End of the claim, in DynamoDB's time (UTC); None without a claim, or for an end that is not a date."""
         return date_of(self._ends)
 
     @property

@@ -94,15 +94,24 @@ def options_of(
 
 
 class Mutex(HandleOfOne, Lock["HeldClaim"]):
-    """A lock on one key, held by at most one thread or task at a time, in whichever process.
+    """A lock on one key. Only one thread or task at a time holds it, in all of your processes together.
 
-    Use it like `threading.Lock`, as a context manager, or as a decorator. With ``shared=True`` several hold it together.
+    Use it like `threading.Lock`, as a context manager, or as a decorator. With ``shared=True`` several readers hold it
+    together.
 
-    Threads may share a mutex. A thread that has called `acquire`, or entered ``with``, sees its own latest attempt alone:
-    if that was refused, the lock is not held for it, and `release` raises. Any other thread sees the latest acquisition.
+    Your threads may share a mutex. If your thread has called `acquire`, or entered ``with``, it sees its own latest attempt
+    alone: after a refusal, the lock is not held for your thread, and `release` raises. Any other thread sees the latest
+    acquisition.
 
-    Not guaranteed: that what the holder does outside DynamoDB ends before its lease does, because a process can be paused
-    at any time. `transaction`, `save_data`, and a resource that compares `fencing_token` are safe from that.
+    Not guaranteed: that your work outside DynamoDB ends before your lease does, because the system can pause your process at
+    any time. `transaction`, `save_data`, and a resource that compares `fencing_token` are safe from that.
+
+    Example::
+
+        from pynamodb_mutex import Mutex
+
+        with Mutex.for_key("invoice-42", timeout=10) as mutex:
+            print("you hold it", mutex.held)
     """
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
@@ -136,7 +145,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
     @property
     def position(self) -> int | None:
-        """Number of waiters in line before the latest `acquire`, as of its last answer; None if in no line. Sends no request."""
+        """Number of waiters before you in line, as of the last answer to `acquire`; None outside of a line. Sends no request."""
         return None if self._in_line is None else self._in_line.position
 
     @classmethod
@@ -148,60 +157,70 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> Mutex:
-        """Return a mutex for a key, not yet held. Sends no request.
+        """Return a mutex for a key. You do not hold it yet, and this sends no request.
 
         Args:
             key: 1 to 2048 bytes of UTF-8.
-            range_key: The range key of the lock's row, of the type of the model's attribute; by default the default
-                of that. Two locks that differ in it alone are two locks.
+            range_key: The range key of the lock's row, of the type of the model's attribute; the attribute's default if you
+                give none. If two of your locks differ in the range key alone, they are two locks.
             model: The lock table.
 
         Waiting:
-            timeout (float | timedelta | None): Seconds to wait for the lock; -1, the default, or None waits for ever.
+            timeout (float | timedelta | None): Seconds that you wait for the lock; -1, the default, or None waits for ever.
             poll (tuple[float | timedelta, float | timedelta]): Shortest and longest wait between two polls of a held lock.
-            fair (bool | Hints): Acquire the lock in the order of arrival, among all waiters that set this, in whichever
-                process: see `position`. Not guaranteed: an order relative to waiters that do not set it. See `Hints`; with
-                PYNAMODB_MUTEX_HINTS=1 in the environment, True means these.
+            fair (bool | Hints): You get the lock in the order of arrival, among all waiters with this option, in all processes:
+                see `position`. Not guaranteed: an order relative to waiters without it. If you set PYNAMODB_MUTEX_HINTS=1 in
+                the environment, True means `Hints`.
 
         Lease and loss:
-            lease (float | timedelta): Seconds until the lock expires unless it is renewed, at least 0.5 and at most 100
-                years; 30 by default. The lock of a dead holder is free after about this time.
-            auto_renew (bool): Renew the lock in the background, each time a third of the lease has passed.
-            max_hold (float | timedelta | None): Seconds after which these renewals end, in case the holder hangs; None for never.
-            on_danger (Callable | None): Called with the mutex, on a thread of its own, when less than a third of the lease
-                is left, and renewal has not helped, or there is none; not before half of the lease has passed. Once, and
-                again after a renewal that was applied. Not guaranteed: that it precedes the loss if the process stands still.
-            on_lost (Callable | None): Called with the mutex, on a thread of its own, when the lock is lost.
+            lease (float | timedelta): Seconds that the lock lasts without a renewal, at least 0.5 and at most 100 years; 30
+                by default. If your process dies, others get the lock after about this time.
+            auto_renew (bool): A thread of the library renews the lock each time a third of the lease has passed.
+            max_hold (float | timedelta | None): Seconds after which these renewals end, in case your function hangs; None for
+                never.
+            on_danger (Callable | None): Your function, which the library calls with the mutex, on a thread of its own, when
+                less than a third of the lease is left, and renewal has not helped, or is off; not in the first half of the
+                lease. You get one call, and another one only after a successful renewal. Not guaranteed: that the call precedes
+                the loss, if your process stands still.
+            on_lost (Callable | None): Your function, which the library calls with the mutex, on a thread of its own, when you
+                have lost the lock.
 
         The row:
-            owner (str | None): A label for people; by default host, process and thread. The protocol never compares it.
-            data (Any): JSON payload, written into the row with the claim; None, the default, leaves the stored one.
-            attributes (Mapping[str, Any] | None): Values of extra attributes of the model, by name, written with the
-                claim in place of the defaults. What is not given keeps its value, also one of another holder.
-            must_exist (bool): Acquire the lock only if its row exists; otherwise `acquire` raises the model's
-                DoesNotExist. Each use leaves a row for the model's ``retention``.
-            delete_on_release (bool): Delete the row at release. Fencing tokens could then fall, and a late copy of a
-                guarded write could be applied again: `fencing_token`, `transaction` and `save_data` raise MutexError.
+            owner (str | None): Your label for people; by default host, process and thread. The protocol never compares it.
+            data (Any): JSON that you write into the row with the claim; None, the default, leaves the stored payload.
+            attributes (Mapping[str, Any] | None): Values of your model's extra attributes, by name. You write them with the
+                claim, in place of the defaults. An attribute that you leave out keeps its value, also a value from another
+                holder.
+            must_exist (bool): You acquire the lock only if its row exists; otherwise `acquire` raises the model's DoesNotExist.
+                Each use leaves a row for the model's ``retention``.
+            delete_on_release (bool): Your release deletes the row. Fencing tokens could then fall, and DynamoDB could apply a
+                late copy of a guarded write again: `fencing_token`, `transaction` and `save_data` raise MutexError.
 
         Special kinds:
             reentrant (bool): A thread that holds the key by a reentrant mutex may acquire it again.
-            hold_at_least (float | timedelta | None): Seconds from the acquisition for which nobody else gets the lock,
-                also if it is released sooner: such a release keeps the claim in the row, held by nobody, until then.
-                With ``delete_on_release`` the TTL deletes the row then. Not guaranteed: anything if the holder dies or its
+            hold_at_least (float | timedelta | None): Seconds from the acquisition for which nobody else gets the lock. If you
+                release it sooner, your release keeps the claim in the row, without a holder, for the rest of that time. With
+                ``delete_on_release`` the TTL deletes the row afterwards. Not guaranteed: anything if your process dies or your
                 release meets no answer: the lock is free after its lease then.
-            shared (bool): Up to 100 that set this, *readers*, hold the key together; who does not, a *writer*, holds it
-                alone, and may read under its lock. A waiting writer holds new readers back until the longest one has left.
-                Readers have one fencing token, which orders writers only, and write nothing under the lock. Not with other
-                special kinds, ``fair``, ``data``, ``attributes`` or ``delete_on_release``. Not guaranteed: that copies of a
-                process exclude a writer.
+            shared (bool): You become a *reader*: up to 100 readers hold the key together. A holder without this option, a
+                *writer*, holds the key alone, and may read under its lock. A waiting writer holds new readers back until the
+                longest reader has left. Readers have one fencing token, which orders writers only, and write nothing under the
+                lock. Not with other special kinds, ``fair``, ``data``, ``attributes`` or ``delete_on_release``. Not guaranteed:
+                that copies of a process exclude a writer.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept; for a range key that the model cannot have; or
-                without a range key where the model has one without a default.
-            TypeError: For an option of a wrong type, or that another one excludes; for data that is not JSON; for an
-                attribute that the model does not have, or a value that it cannot have.
-            ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under 0.5 s; for NaN
-                or infinity in the data, or data over 400 KB.
+            InvalidKeyError: DynamoDB would not accept the key; the model cannot have the range key, or needs a range key that
+                you did not give.
+            TypeError: An option has a wrong type, or two options exclude each other; the data is not JSON; the model has no
+                such attribute, or cannot have its value.
+            ValueError: A duration is negative, infinite, NaN or over 100 years; the lease is under 0.5 s; the data has NaN or
+                infinity, or over 400 KB.
+
+        Example::
+
+            mutex = Mutex.for_key("report-7", lease=60, timeout=5, owner="nightly job")
+            with mutex:
+                print(mutex.owner, "writes the report")
         """
         cls._called("for_key", options)
         return made(cls, options_of(key, options, range_key=range_key, model=model))
@@ -216,19 +235,19 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         lock_model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> Mutex:
-        """Return a mutex in the lock table that is named after a row, which need not exist. Sends no request.
+        """Return a mutex in the lock table, named after a row, which need not exist. Sends no request.
 
-        It is the lock of `RowLockMixin.locked` if the model has this ``lock_model``; otherwise it is another one.
+        If the model has this ``lock_model``, you get the lock of `RowLockMixin.locked`; otherwise you get a different lock.
 
         Args:
             model: The row's model; any PynamoDB model.
             hash_key: The row's hash key.
             range_key: The row's range key, if the model has one.
             lock_model: The lock table.
-            **options: Those of `for_key`.
+            **options: The options of `for_key`.
 
         Raises:
-            InvalidKeyError: For a key that the model cannot have.
+            InvalidKeyError: The model cannot have the key.
         """
         cls._called("for_row", options)
         name = row_name(model, row_key(model, hash_key, range_key))
@@ -242,21 +261,26 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> MutexGroup:
-        """Return the locks of several keys, to be acquired together: all or none. Sends no request.
+        """Return the locks of several keys: you acquire all of them together, or none. Sends no request.
 
         Args:
-            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them, such as one in another lock table of the
-                region, keeps its own options.
-            model: The lock table of the keys that are strings.
-            **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called once, with the
-                mutex, also one among the keys, whose lock was lost first; ``on_danger`` once, with one of them.
+            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them keeps its own options, and may be in another
+                lock table of the region.
+            model: The lock table of your keys that are strings.
+            **options: The options of `for_key`. ``timeout`` and ``poll`` are the group's. The library calls ``on_lost`` once,
+                with the mutex that was lost first, which may be one of your keys; and ``on_danger`` once, with any of them.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: If the keys are a single string, or not iterable; for a mutex on any of several keys, such as a
-                semaphore, or one that is fair or shared; and as `for_key`.
-            ValueError: For no key, more than 100, a key that is repeated with different options, or tables in different
-                regions or at different hosts; and as `for_key`.
+            InvalidKeyError: DynamoDB would not accept a key.
+            TypeError: You gave a single string, or nothing to iterate over; a mutex on any of several keys, as a semaphore is;
+                a fair or shared mutex; and as `for_key`.
+            ValueError: You gave no key, more than 100, one key with different options, or tables in different regions or at
+                different hosts; and as `for_key`.
+
+        Example::
+
+            with Mutex.for_keys(["account-a", "account-b"], timeout=10) as both:
+                print("you hold", both.keys)
         """
         cls._called("for_keys", options)
         locks = members("for_keys", keys, partial(Mutex.for_key, model=model, **options))
@@ -269,23 +293,23 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def attach(
         cls, ticket: str, *, model: type[LockItem] = LockItem, **options: Unpack[Options]
     ) -> Mutex:
-        """Continue to hold a lock that another process detached. The mutex is held when this returns.
+        """Continue to hold a lock that another process detached. You hold the mutex when this returns.
 
-        The lock gets a new fencing token, and DynamoDB refuses each guarded write, renewal and release that the previous
-        holder still sends. Not guaranteed: that its work outside DynamoDB has ended; compare fencing tokens. The first
-        ``with`` uses this acquisition and releases it at its end.
+        The lock gets a new fencing token, and DynamoDB refuses each guarded write, renewal and release that the previous holder
+        still sends. Not guaranteed: that the previous holder's work outside DynamoDB has ended; compare fencing tokens. Your
+        first ``with`` uses this acquisition and releases it at its end.
 
         Args:
-            ticket: What `detach` returned. It is good once.
+            ticket: The text that `detach` returned. You can use it once.
             model: The lock table.
-            **options: Those of `for_key`, for this holder. The default lease is that of the detached mutex. ``timeout``
-                limits how long failed requests are retried, to one lease at most.
+            **options: The options of `for_key`, for you as the holder. The default lease is the detached mutex's. ``timeout``
+                limits the retries of failed requests, to one lease at most.
 
         Raises:
-            InvalidTicketError: If it is not a ticket, or one for another table or region.
-            MutexLostError: If the ticket was used or has expired, or the lock was broken or acquired since: see ``loss``.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached: the ticket may be used
-                up. GetError if that happens to the read before it: the ticket is still good.
+            InvalidTicketError: The text is not a ticket, or a ticket for another table or region.
+            MutexLostError: The ticket was used or has expired, or somebody broke or acquired the lock since: see ``loss``.
+            pynamodb.exceptions.UpdateError: DynamoDB refuses the request, or you cannot reach it: the ticket may be used up.
+                GetError for the preceding read: your ticket is still good.
         """
         from pynamodb_mutex._attach.ticket import parse_ticket  # noqa: PLC0415 - seldom needed
 
@@ -310,18 +334,24 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> AnyOf:
-        """Return a mutex on whichever of several keys is free first, not yet held. Sends no request.
+        """Return a mutex on the first of several keys that is free. You do not hold it yet, and this sends no request.
 
         Args:
             keys: 1 to 100 keys of one lock table; a repeated key counts once. A Mutex among them keeps its own options.
-            model: The lock table of the keys that are strings.
-            **options: Those of `for_key`. ``timeout``, ``poll`` and ``reentrant`` are this object's; with ``reentrant``, only
-                this object can acquire its key again. ``on_lost`` and ``on_danger`` are called whichever key it gets.
+            model: The lock table of your keys that are strings.
+            **options: The options of `for_key`. ``timeout``, ``poll`` and ``reentrant`` are this object's; with ``reentrant``,
+                only this object can acquire its key again. The library calls ``on_lost`` and ``on_danger`` for the key that you
+                got.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept.
+            InvalidKeyError: DynamoDB would not accept a key.
             TypeError: As `for_keys`.
-            ValueError: For no key, more than 100, a key that is repeated with different options, or keys in different tables.
+            ValueError: You gave no key, more than 100, one key with different options, or keys in different tables.
+
+        Example::
+
+            with Mutex.any_of(["printer-1", "printer-2"], timeout=10) as mutex:
+                print("you got", mutex.key)
         """
         cls._called("any_of", options)
         mutexes = members("any_of", keys, partial(Mutex.for_key, model=model, **options))
@@ -346,29 +376,38 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
 
         Args:
             blocking: Wait for the lock; otherwise try once.
-            timeout: Seconds to wait, -1 for ever; None for the mutex's own timeout.
-            force: Take the place of the holder, also of one that lives, or of all readers: the acquiring write breaks the
-                claim that this call found first, and who held it learns the loss, with the cause FORCED, at the next
-                request. If yet another was faster, this waits for that one. Not guaranteed: that the work of who was
-                displaced has ended outside DynamoDB.
+            timeout: Seconds that you wait, -1 for ever; None for the mutex's own timeout.
+            force: Take the place of the holder, even of a living one, or of all readers: your acquiring write breaks the claim
+                that this call found first, and its holders learn of the loss, with the cause FORCED, at their next request. If
+                somebody else was faster, this waits for the new holder. Not guaranteed: that the work of the displaced holder
+                has ended outside DynamoDB.
 
         Returns:
-            Whether the lock was acquired. False only if DynamoDB said that another holder has it.
+            Whether you acquired the lock. False only if DynamoDB said that another holder has it.
 
         Raises:
-            MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not reentrant; or if it
-                shares the lock and asks for it alone. Without a timeout, also if the wait would never end: it holds the
-                lock, which is renewed without end, by another mutex, or would block the event loop of a task that does, or
-                that is before it in line (with a timeout, the latter is a RuntimeWarning).
-            MutexError: If the lock is shared, and DynamoDB's answers have no ``Date``.
-            TypeError: For ``force`` with a shared lock, or one on any of several keys, such as a semaphore.
-            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
-            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.DoesNotExist: With ``must_exist``, if there is no row.
-            pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed, answered later than
-                the lease allows, or was unreachable until the timeout, or for 10 s at an endpoint that has never answered
-                this process. GetError for a read: the first request to an endpoint, or a poll.
+            MutexAlreadyHeldError: Your thread or task holds the lock by this mutex, which is not reentrant; or it shares the
+                lock and asks for it alone. Without a timeout, also if your wait would never end: your thread or task holds the
+                lock, which is renewed without end, by another mutex; or it would block the event loop of a task that holds the
+                lock, or of a task before it in line (with a timeout, the library warns of such a task by RuntimeWarning).
+            MutexError: The lock is shared, and DynamoDB's answers have no ``Date``.
+            TypeError: You gave ``force`` for a shared lock, or for any of several keys, as a semaphore has.
+            ValueError: You gave a timeout with ``blocking=False``, or a negative timeout other than -1.
+            InvalidRowError: The row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.DoesNotExist: There is no row, and you set ``must_exist``.
+            pynamodb.exceptions.TableDoesNotExist: The table is missing; the message names table and region.
+            pynamodb.exceptions.UpdateError: DynamoDB refuses the request; or it throttled, failed, answered later than the
+                lease allows, or you could not reach it until the timeout, or for 10 s at an endpoint that has never answered
+                your process. GetError for a read: the first request to an endpoint, or a poll.
+
+        Example::
+
+            mutex = Mutex.for_key("backup")
+            if mutex.acquire(timeout=0):
+                try:
+                    print("you back up")
+                finally:
+                    mutex.release()
         """
         return self._acquire(blocking, timeout, force)
 
@@ -451,8 +490,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         """Acquire the lock, as `acquire` does; after `attach`, use that acquisition.
 
         Raises:
-            MutexTimeoutError: If the lock was not free within the timeout.
-            MutexLostError: After `attach`, if the lock has been lost since.
+            MutexTimeoutError: The lock was not free within your timeout.
+            MutexLostError: You have lost the attached lock.
         """
         self._enter()
         return self
@@ -472,21 +511,30 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def detach(self, lease: float | timedelta | None = None) -> str:
         """End the acquisition here; return a ticket, compact ASCII JSON, for one `attach` elsewhere.
 
-        Until `attach`, nobody holds the lock and nobody else can acquire it. It is renewed once more, and then expires with
-        the ticket. Waits for a guarded write that is being sent. If the lock would have expired later than the ticket, a
-        second request moves its end; it is sent once, and if it fails the key stays locked until that later time. Anyone who
-        has the ticket and may write to the table can use it. Not guaranteed: that anybody does; then the key is locked until it expires.
+        Between your call and `attach`, nobody holds the lock and nobody else can acquire it. The lock is renewed once more, and
+        then expires with the ticket. This waits for a guarded write that you are sending. If the lock would have expired later
+        than the ticket, a second request moves its end; the library sends it once, and if it fails, the key stays locked for
+        that longer time. Anybody who has the ticket and may write to the table can use it. Not guaranteed: that anybody does;
+        your key is then locked until the ticket expires.
 
         Args:
             lease: Seconds from now for which the ticket is good; the mutex's lease by default.
 
         Raises:
-            MutexLostError: If the lock is lost.
-            MutexNotHeldError: If it is not held here, or a write of unknown outcome may have released it.
-            MutexAlreadyHeldError: If this thread or task has acquired a reentrant lock more than once.
-            MutexError: If it was acquired together with other locks.
-            TypeError: If it is shared.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s. The lock is held as before.
+            MutexLostError: You have lost the lock.
+            MutexNotHeldError: You do not hold it, or a write of unknown outcome may have released it.
+            MutexAlreadyHeldError: Your thread or task has acquired a reentrant lock more than once.
+            MutexError: You acquired it together with other locks.
+            TypeError: The lock is shared.
+            pynamodb.exceptions.UpdateError: You could not reach DynamoDB within 5 s. You hold the lock as before.
+
+        Example::
+
+            mutex = Mutex.for_key("import-9")
+            mutex.acquire()
+            ticket = mutex.detach(lease=600)  # send it to another process, which calls:
+            with Mutex.attach(ticket) as mutex:
+                print("you continue with", mutex.key)
         """
         return execute(current_process(), self._detaching(lease))
 
@@ -502,44 +550,45 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def release(self, *, data: Any = None) -> None:
         """Release the lock.
 
-        In a signal handler or finaliser that interrupted a step of this library on the same thread, the lock is released
-        right after that step, and errors are logged.
+        If your signal handler or finaliser interrupted a step of this library on the same thread, the library releases the lock
+        right after that step, and logs errors.
 
         Args:
-            data: JSON payload, written by the same request; None leaves the stored one. If the lock is handed over to a thread
-                of this process that has ``data`` of its own, that is written instead.
+            data: JSON that the same request writes; None leaves the stored payload. If a waiting thread of your process gets
+                the lock, and has ``data`` of its own, the request writes that thread's data instead.
 
         Raises:
-            MutexLostError: If it had been lost. The payload is not written then.
-            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by the parent
-                of this forked process.
-            MutexAlreadyHeldError: For data, if this thread or task has acquired a reentrant lock more than once.
-            MutexError: For data with ``delete_on_release`` or ``shared``.
-            TypeError: For data that is not JSON, or with the lock of a row that has no ``lock_model``.
-            ValueError: For NaN or infinity in the data, or if it is over 400 KB.
-            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with its lease.
-                UpdateError or, with ``delete_on_release``, DeleteError.
+            MutexLostError: You had lost the lock. Your payload is not written then.
+            MutexNotHeldError: You do not hold it: you never acquired it, were refused, have released it already, or the parent
+                of your forked process acquired it.
+            MutexAlreadyHeldError: You gave data, and your thread or task has acquired a reentrant lock more than once.
+            MutexError: You gave data with ``delete_on_release`` or ``shared``.
+            TypeError: The data is not JSON, or this is the lock of a row without a ``lock_model``.
+            ValueError: The data has NaN or infinity, or over 400 KB.
+            pynamodb.exceptions.PynamoDBException: You cannot reach DynamoDB; the lock then expires with its lease. UpdateError
+                or, with ``delete_on_release``, DeleteError.
         """
         held = self._current("release")
         serialized = None if data is None else self._payload("release", data)
         execute(current_process(), release(held, data=serialized), may_be_deferred=True)
 
     def renew(self, lease: float | timedelta | None = None, *, data: Any = None) -> None:
-        """Renew now, by one request. The new end counts from now and is never before the old one.
+        """Renew now, by one request. The new end counts from now and is never earlier than the old end.
 
-        An expired lock is won back if nobody has acquired it since; not with data.
+        You win an expired lock back if nobody has acquired it since; not with data.
 
         Args:
             lease: Seconds, for this renewal alone; the lock's own lease by default.
-            data: JSON payload, written by the same request as `save_data` does; None leaves the stored one.
+            data: JSON that the same request writes, as `save_data` does; None leaves the stored payload.
 
         Raises:
-            MutexLostError: If the lock is lost; ``applied`` says whether data was written.
-            MutexNotHeldError: If it is not held here.
-            MutexError: For data with ``delete_on_release`` or ``shared``.
-            TypeError: For data that is not JSON, or with the lock of a row that has no ``lock_model``.
-            ValueError: For NaN or infinity in the data, or if it is over 400 KB.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached until the lease ends; data may have been written.
+            MutexLostError: You have lost the lock; ``applied`` says whether your data was written.
+            MutexNotHeldError: You do not hold it.
+            MutexError: You gave data with ``delete_on_release`` or ``shared``.
+            TypeError: The data is not JSON, or this is the lock of a row without a ``lock_model``.
+            ValueError: The data has NaN or infinity, or over 400 KB.
+            pynamodb.exceptions.UpdateError: You could not reach DynamoDB until the lease ended; your data may have been
+                written.
         """
         execute(current_process(), self._renewing(lease, data))
 
@@ -562,18 +611,25 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return payload_with_request(self._current(what), what, data)
 
     def save_data(self, data: Any) -> None:
-        """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.
+        """Write the payload into the row by a guarded write: DynamoDB applies it only if you still hold the lock.
 
         Args:
-            data: The payload, any JSON value; None removes the stored one.
+            data: The payload, any JSON value; None removes the stored payload.
 
         Raises:
-            MutexLostError: If the lock is lost; ``applied`` says whether the payload was written.
-            MutexNotHeldError: If it is not held here.
-            MutexError: With ``delete_on_release`` or ``shared``, because nothing can be guarded then.
-            TypeError: If the payload is not JSON.
-            ValueError: For NaN or infinity in it, or if it is over 400 KB.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or cannot be reached: it may have been written.
+            MutexLostError: You have lost the lock; ``applied`` says whether the payload was written.
+            MutexNotHeldError: You do not hold it.
+            MutexError: The lock has ``delete_on_release`` or ``shared``: nothing can be guarded.
+            TypeError: The payload is not JSON.
+            ValueError: The payload has NaN or infinity, or over 400 KB.
+            pynamodb.exceptions.UpdateError: DynamoDB refuses the request; or you cannot reach it: the payload may have been
+                written.
+
+        Example::
+
+            with Mutex.for_key("crawl") as mutex:
+                print("the last holder got to", mutex.data)
+                mutex.save_data({"page": 12})
         """
         execute(current_process(), self._saving_data(data))
 
@@ -587,20 +643,26 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return save_data(claim, payload(claim, data))
 
     def transaction(self) -> TransactWrite:
-        """Return a PynamoDB TransactWrite that is applied only if the lock is still held in DynamoDB.
+        """Return a PynamoDB TransactWrite that DynamoDB applies only if you still hold the lock.
 
-        It is applied at most once, in the order of this holder's writes. The guard is one of its 100 items. Leaving its
-        ``with`` block raises MutexLostError if the lock is lost (``applied`` says whether the rows were written),
-        ``pynamodb.exceptions.TransactWriteError`` if another of its conditions does not hold (nothing was written) or
-        DynamoDB cannot be reached (the outcome is unknown), and ``TableDoesNotExist`` for a missing table.
+        DynamoDB applies it at most once, in the order of your writes. The guard is one of its 100 items. At the end of its
+        ``with`` block you get MutexLostError if you have lost the lock (``applied`` says whether the rows were written),
+        ``pynamodb.exceptions.TransactWriteError`` if another of its conditions does not hold (nothing was written) or you
+        cannot reach DynamoDB (the outcome is unknown), and ``TableDoesNotExist`` for a missing table.
 
-        Not guaranteed: that nothing *will be* written after that refusal, if an earlier attempt was delayed on the way and the
-        refusing row is not locked. Once that row changes, it may be applied, until the next write or release under this lock.
+        Not guaranteed: that nothing *will be* written after such a refusal, if an earlier attempt was delayed on the way and
+        the refusing row is not locked. Once that row changes, DynamoDB may apply the attempt, until your next write or release
+        under this lock.
 
         Raises:
-            MutexLostError: If the lock is lost already.
-            MutexNotHeldError: If it is not held here.
+            MutexLostError: You have lost the lock already.
+            MutexNotHeldError: You do not hold it.
             MutexError: As `save_data`.
+
+        Example::
+
+            with Mutex.for_key("stock") as mutex, mutex.transaction() as transaction:
+                transaction.update(Account("alice"), [Account.balance.add(10)])
         """
         claim = self._current("transaction")
         from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
@@ -608,15 +670,15 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return transact_write.GuardedTransactWrite([claim])
 
     def force_release(self) -> bool:
-        """Break the claim that is on this key now, and no later one: see `LockItem.force_release`.
+        """Break the claim that is on this key now, and no later claim: see `LockItem.force_release`.
 
         Returns:
-            Whether a claim was broken, or a row repaired.
+            Whether it broke a claim, or repaired a row.
 
         Raises:
-            InvalidRowError: If the row under the key is not a lock's.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
-                happens to the read before it.
+            InvalidRowError: The row under the key is not a lock's.
+            pynamodb.exceptions.UpdateError: DynamoDB refuses the request, or you cannot reach it; GetError for the read before
+                it.
         """
         return execute(current_process(), self._forcing())
 
@@ -666,11 +728,11 @@ Mutex.for_key.__func__.__signature__ = _signature()  # type: ignore[attr-defined
 
 
 class AnyOf(OneOfSeveral, Mutex):
-    """A mutex on whichever of several keys is free first: see `Mutex.any_of <pynamodb_mutex.Mutex.any_of>`.
+    """A mutex on the first of several keys that is free: see `Mutex.any_of <pynamodb_mutex.Mutex.any_of>`.
 
-    Once acquired, it is a mutex on the key that it got. Threads and tasks of one process that wait for the same set of keys
-    get one in the order of their calls. Not guaranteed: an order between processes, or between different sets of keys.
-    Fencing tokens can be compared only within one key.
+    Once you have acquired it, it is a mutex on the key that you got. If threads and tasks of your process wait for the same set
+    of keys, they get keys in the order of their calls. Not guaranteed: an order between processes, or between different sets of
+    keys. Compare fencing tokens only within one key.
     """
 
     _made_by = "Mutex.any_of([...])"
@@ -678,14 +740,14 @@ class AnyOf(OneOfSeveral, Mutex):
 
 
 class MutexGroup(KeyGroup):
-    """The locks of several keys, acquired, renewed and released together: all or none.
+    """The locks of several keys. You acquire, renew and release them together: all or none.
 
-    Use it like a ``Mutex``, as a context manager or as a decorator. Acquiring, renewing and releasing take one request each,
-    so no order of keys is needed, and there is no deadlock. Losing one lock is losing all: ``on_lost`` is called once, and
-    the other claims remain until ``release``, or until they expire.
+    Use it like a ``Mutex``, as a context manager or as a decorator. You acquire, renew and release by one request each, so your
+    keys need no order, and there is no deadlock. If you lose one lock, you lose all: the library calls ``on_lost`` once, and
+    the other claims remain until your ``release``, or until they expire.
 
-    Not guaranteed: that waiters for fewer of the keys, or readers of one, do not overtake a group again and again; and what
-    ``Mutex`` does not guarantee.
+    Not guaranteed: that waiters for fewer of the keys, or readers of one key, do not overtake a group again and again; nor the
+    points that ``Mutex`` does not guarantee.
     """
 
     _made_by = "Mutex.for_keys([...])"
@@ -694,7 +756,7 @@ class MutexGroup(KeyGroup):
     def members(self) -> tuple[Mutex, ...]:
         """A Mutex for each lock, in the order of `keys`.
 
-        Its ``abandoned_by`` is None, and so is its ``data`` until `save_data <pynamodb_mutex.Mutex.save_data>`, whatever
-        the row has: DynamoDB's answer to a transaction shows no rows.
+        Its ``abandoned_by`` is always None, and so is its ``data`` until you call `save_data <pynamodb_mutex.Mutex.save_data>`:
+        DynamoDB's answer to a transaction shows no rows.
         """
         return tuple(self._locks)

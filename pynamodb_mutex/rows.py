@@ -70,26 +70,26 @@ _RESERVED = (
 
 
 class RowLockMixin(Model):
-    """Adds row locks to a PynamoDB model: ``class Account(RowLockMixin, Model)``.
+    """Adds row locks to your PynamoDB model: ``class Account(RowLockMixin, Model)``.
 
-    A row gets the lock's attributes when it is first locked; no migration is needed. Only the protocol
-    writes them: what you assign to them on an instance is ignored.
+    A row gets the lock's attributes at its first lock; you need no migration. Only the protocol writes them: it ignores values
+    that you assign to them on an instance.
 
-    Not guaranteed: protection from writes that do not check the lock, which are those of `batch_write` and
-    of programs without the mixin.
+    Not guaranteed: protection from writes that do not check the lock, as `batch_write` and programs without the mixin make
+    them.
 
     Attributes:
-        lock_model: Lock table that keeps the locks, so that the rows carry no attribute of a lock; None
-            (the default) keeps them in the rows. With a lock table each write of a row is a transaction, at
-            twice the price. It must be in the rows' region.
-        lock_enforced: Refuse `save`, `update` and `delete` without the lock while another holder has the
-            row (default True). If False, the lock is advisory; a `save` or `delete` without it then ends
-            the holder's claim, unless there is a ``lock_model``.
-        lock_version: The fencing token, as read with the row. This and the next six attributes mean nothing
-            with a ``lock_model``.
+        lock_model: Lock table that keeps the locks, so that your rows carry no attribute of a lock; None (the default) keeps
+            them in the rows. With a lock table each write of a row is a transaction, at twice the price. It must be in the
+            rows' region.
+        lock_enforced: Refuse `save`, `update` and `delete` without the lock while another holder has the row (default True). If
+            you set False, the lock is advisory; a `save` or `delete` without it then ends the holder's claim, unless there is a
+            ``lock_model``.
+        lock_version: The fencing token, as read with the row. This and the next six attributes mean nothing with a
+            ``lock_model``.
         lock_token: Random id of the last acquisition.
         lock_owner: Label of the holder; None when free.
-        lock_lease: Seconds until the claim expires unless renewed; None when free.
+        lock_lease: Seconds that the claim lasts without a renewal; None when free.
         lock_expires_at: End of the claim, in seconds of DynamoDB's time since the epoch; None when free.
         lock_writes: Random number of the last guarded write.
         lock_abandoned_by: Label of the previous holder if it never released the lock, or empty.
@@ -176,19 +176,25 @@ class RowLockMixin(Model):
     def locked(
         cls, hash_key: Any, range_key: Any = None, **options: Unpack[Options]
     ) -> RowLock[Self]:
-        """Return the lock of a row, not yet held. Sends no request.
+        """Return the lock of a row. You do not hold it yet, and this sends no request.
 
         Args:
             hash_key: The row's hash key.
             range_key: The row's range key, if the model has one.
-            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` except ``hold_at_least``. ``fair`` and those
-                of the row, except ``owner``, need a ``lock_model``; with ``delete_on_release`` the row cannot be written
-                under the lock.
+            **options: The options of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` except ``hold_at_least`` and ``shared``.
+                ``fair`` and the options of the row, except ``owner``, need a ``lock_model``; with ``delete_on_release`` you
+                cannot write the row under the lock.
 
         Raises:
-            InvalidKeyError: For a key that the model cannot have.
-            TypeError: For an option of a wrong type, or one that these locks cannot have.
-            ValueError: For a value that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
+            InvalidKeyError: The model cannot have the key.
+            TypeError: An option has a wrong type, or these locks cannot have it.
+            ValueError: `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse a value.
+
+        Example::
+
+            with Account.locked("alice", timeout=10) as account:
+                account.balance -= 10
+                account.save()  # DynamoDB refuses it if you have lost the lock
         """
         check_options(f"{cls.__name__}.locked", options)
         raw_key = row_key(cls, hash_key, range_key)
@@ -196,17 +202,24 @@ class RowLockMixin(Model):
 
     @classmethod
     def locked_all(cls, keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[Self]:
-        """Return the locks of several rows, to be acquired together: all or none. Sends no request.
+        """Return the locks of several rows: you acquire all of them together, or none. Sends no request.
 
         Args:
-            keys: 1 to 100 hash keys, or tuples of hash and range key. For a row of another model, the
-                result of that model's `locked`, which keeps its own options.
+            keys: 1 to 100 hash keys, or tuples of hash and range key. For a row of another model, give the result of that
+                model's `locked`, which keeps its own options.
             **options: As for `locked`.
 
         Raises:
-            InvalidKeyError: For a key that the model cannot have.
-            TypeError: For one key that is not in a list.
-            ValueError: For no key, more than 100, or a repeated key.
+            InvalidKeyError: The model cannot have a key.
+            TypeError: You gave one key that is not in a list.
+            ValueError: You gave no key, more than 100, or a repeated key.
+
+        Example::
+
+            with Account.locked_all(["alice", "bob"]) as rows:
+                with rows.transaction() as transaction:
+                    transaction.update(rows[0], [Account.balance.add(-10)])
+                    transaction.update(rows[1], [Account.balance.add(10)])
         """
         check_options(f"{cls.__name__}.locked_all", options)
         check_several(f"{cls.__name__}.locked_all", keys)
@@ -222,14 +235,14 @@ class RowLockMixin(Model):
     def held(cls) -> Iterator[Self]:
         """Iterate over the rows whose locks are held now, in no particular order. Reads the whole table.
 
-        Not guaranteed: that all rows are from one instant. A page is read when the iteration reaches it.
+        Not guaranteed: that all rows are from one instant. Your iteration reads a page when it reaches it.
 
-        Rows that this model cannot read, or with impossible lock attributes, are skipped with a warning in the log.
+        It skips rows that this model cannot read, or with impossible lock attributes, with a warning in the log.
 
         Raises:
-            TypeError: With a ``lock_model``, whose own `held <pynamodb_mutex.LockItem.held>` lists the locks.
-            pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached.
-            pynamodb.exceptions.TableDoesNotExist: If the table is missing.
+            TypeError: The model has a ``lock_model``, whose own `held <pynamodb_mutex.LockItem.held>` lists the locks.
+            pynamodb.exceptions.ScanError: DynamoDB refuses the request, or you cannot reach it.
+            pynamodb.exceptions.TableDoesNotExist: The table is missing.
         """
         if cls.lock_model is not None:
             other = cls.lock_model.__name__
@@ -244,7 +257,7 @@ class RowLockMixin(Model):
         """The lock that this instance is or was under.
 
         Raises:
-            MutexNotHeldError: If it was read without a lock.
+            MutexNotHeldError: You have read it without a lock.
         """
         if self._row_lock is None:
             msg = f"{shown(name_of(self))} was read without its lock"
@@ -274,12 +287,12 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
         unlock: bool = False,
     ) -> dict[str, Any]:
-        """Save the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
+        """Save the row: under its lock, only if you still hold the lock; without it, only if nobody holds it.
 
         Under the lock it also renews the lease.
 
-        Not guaranteed: that nothing was written, if an answer was lost *without* the lock, another program has written the
-        row since, and a condition does not hold at the retry.
+        Not guaranteed: that nothing was written, if you lost an answer *without* the lock, another program has written the row
+        since, and a condition does not hold at the retry.
 
         Args:
             condition: A condition that must hold in addition.
@@ -287,15 +300,20 @@ class RowLockMixin(Model):
             unlock: Release the lock in the same request.
 
         Raises:
-            MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
-            MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
-            RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
-            InvalidRowError: Without the lock, if the row has impossible lock attributes.
-            MutexNotHeldError: After the release; after the lock's block, until the instance is refreshed; with ``unlock``, without
-                the lock.
-            pynamodb.exceptions.PutError: If the condition or the model's version does not hold (nothing was
-                written), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with a
-                ``lock_model``.
+            MutexLostError: You have lost the lock; ``applied`` says whether the row was written.
+            MutexError: The lock has ``delete_on_release``: nothing can be guarded.
+            RowLockedError: You write without the lock, and another holder has the row; ``applied`` as above.
+            InvalidRowError: You write without the lock, and the row has impossible lock attributes.
+            MutexNotHeldError: You have released the lock; you have left its block, and not refreshed the instance; or you set
+                ``unlock`` without the lock.
+            pynamodb.exceptions.PutError: Your condition or the model's version does not hold (nothing was written), or you
+                cannot reach DynamoDB (the outcome is unknown). TransactWriteError with a ``lock_model``.
+
+        Example::
+
+            with Account.locked("bob") as account:
+                account.balance += 5
+                account.save(unlock=True)  # one request writes and releases
         """
         write = RowWrite(self, TRANSACT_PUT, condition, versioned=add_version_condition)
         return self._row_write(write, "save", unlock=unlock)
@@ -308,10 +326,10 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
         unlock: bool = False,
     ) -> Any:
-        """Update the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
+        """Update the row: under its lock, only if you still hold the lock; without it, only if nobody holds it.
 
-        Not guaranteed: that an update *without* the lock is applied only once, if its answer is lost and
-        it is retried; and that nothing was written, if a condition does not hold at the retry.
+        Not guaranteed: that DynamoDB applies an update *without* the lock only once, if its answer is lost and the library
+        retries it; and that nothing was written, if a condition does not hold at the retry.
 
         Args:
             actions: Update actions of PynamoDB.
@@ -321,9 +339,9 @@ class RowLockMixin(Model):
 
         Raises:
             MutexError: As for `save`: MutexLostError, MutexNotHeldError, RowLockedError and others.
-            InvalidRowError: Also if the update was applied but PynamoDB cannot read the row.
-            pynamodb.exceptions.UpdateError: As PutError of `save`. With a ``lock_model`` TransactWriteError, and GetError
-                if the update was applied but the row could not be read again.
+            InvalidRowError: Also: DynamoDB has applied your update, but PynamoDB cannot read the row.
+            pynamodb.exceptions.UpdateError: As PutError of `save`. With a ``lock_model`` TransactWriteError, and GetError for
+                the read after an applied update.
         """
         actions = checked(actions)
         write = RowWrite(self, TRANSACT_UPDATE, condition, actions, versioned=add_version_condition)
@@ -332,13 +350,13 @@ class RowLockMixin(Model):
     def delete(
         self, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> Any:
-        """Delete the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
+        """Delete the row: under its lock, only if you still hold the lock; without it, only if nobody holds it.
 
-        A lock in the row ends with it. If an answer was lost, and the row is missing at the retry while the
-        lease still runs, it counts as deleted by this call.
+        A lock in the row ends with the row. If an answer was lost, and the row is missing at the retry while your lease still
+        runs, it counts as deleted by this call.
 
-        Not guaranteed: that nothing was deleted, if an answer was lost *without* the lock, and a condition does
-        not hold at the retry.
+        Not guaranteed: that nothing was deleted, if you lost an answer *without* the lock, and a condition does not hold at the
+        retry.
 
         Args:
             condition: A condition that must hold in addition.
@@ -352,7 +370,9 @@ class RowLockMixin(Model):
         return self._row_write(write, "delete")
 
     def refresh(self, consistent_read: bool = False) -> None:
-        """Read the row again, as PynamoDB does; under its lock always consistently. After its block it is an ordinary instance then.
+        """Read the row again, as PynamoDB does; under its lock always consistently.
+
+        If you call it after the lock's block, the instance becomes an ordinary one.
 
         Args:
             consistent_read: Read consistently without the lock, too.
@@ -475,12 +495,12 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
         unlock: bool = False,
     ) -> dict[str, Any]:
-        """Save the row: see `save`. If the model has a ``save`` of its own, this calls it on a worker thread.
+        """Save the row: see `save`. If your model has a ``save`` of its own, this calls it on a worker thread.
 
-        If the task is cancelled, it ends when what it has sent is answered, and sends nothing again. If the write was applied, the
-        instance shows it.
+        If your task is cancelled, it ends after the answer to its last request, and sends nothing again. If DynamoDB applied
+        the write, the instance shows it.
 
-        Not guaranteed: that you know whether it was applied, if the task is cancelled and the answer was lost.
+        Not guaranteed: that you know whether the write was applied, if your task is cancelled and the answer was lost.
         """
         options = (condition, add_version_condition, unlock)
         done: dict[str, Any] = await _tasks().write(self, RowLockMixin.save, TRANSACT_PUT, options)
@@ -507,7 +527,7 @@ class RowLockMixin(Model):
         return await _tasks().write(self, RowLockMixin.delete, TRANSACT_DELETE, options)
 
     async def arefresh(self, consistent_read: bool = False) -> None:
-        """Read the row again: see `refresh`. If the task is cancelled, it is read first."""
+        """Read the row again: see `refresh`. If your task is cancelled, it reads the row first."""
         refresh = partial(self.refresh, consistent_read=True) if consistent_read else self.refresh
         await _tasks().on_worker(refresh)
 
@@ -520,14 +540,25 @@ class RowLockMixin(Model):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> AsyncRowLock[Self]:
-        """Return the lock of a row for tasks, not yet held: see `locked`. ``async with`` returns the row. Sends no request.
+        """Return the lock of a row for tasks: see `locked`. ``async with`` returns the row. Sends no request.
 
         Args:
             hash_key: The row's hash key.
             range_key: The row's range key, if the model has one.
             cancel_on_loss: See `AsyncMutex.for_key <pynamodb_mutex.aio.AsyncMutex.for_key>`.
-            **options: Those of `locked`; ``on_lost`` and ``on_danger`` as for `AsyncMutex.for_key
+            **options: The options of `locked`; ``on_lost`` and ``on_danger`` as for `AsyncMutex.for_key
                 <pynamodb_mutex.aio.AsyncMutex.for_key>`.
+
+        Example::
+
+            import asyncio
+
+            async def deposit():
+                async with Account.alocked("alice") as account:
+                    account.balance += 10
+                    await account.asave()
+
+            asyncio.run(deposit())
         """
         from pynamodb_mutex import aio  # noqa: PLC0415 - loads asyncio
 
@@ -600,8 +631,8 @@ class RowLockMixin(Model):
     def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:
         """Return PynamoDB's batch; its `save` and `delete` raise MutexError for an instance under its lock.
 
-        Not guaranteed: that the locks of other holders are respected. A batch cannot carry conditions, so it
-        overwrites rows that others hold, and the fencing tokens of these rows may fall.
+        Not guaranteed: that your batch respects the locks of other holders. It cannot carry conditions, so it overwrites rows
+        that others hold, and the fencing tokens of these rows may fall.
         """
         return _Batch(cls, auto_commit=auto_commit)
 

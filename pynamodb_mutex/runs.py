@@ -109,7 +109,7 @@ LONGEST_REASON = 1000
 class OnceItem(LockItem):
     """The row of one key of `once`, as a PynamoDB model. By default it is in the table of `LockItem`.
 
-    Subclass it as you would `LockItem`. `Once.peek` says what its attributes mean together.
+    Subclass it as you would `LockItem`. `Once.peek` interprets its attributes for you.
 
     Attributes:
         result (str | None): The encoded result; None if there is none, or it could not be stored.
@@ -130,16 +130,17 @@ class OnceItem(LockItem):
 
 
 class Known(NamedTuple):
-    """What is known of a key of `~pynamodb_mutex.once`.
+    """The knowledge about a key of `~pynamodb_mutex.once`.
 
     Attributes:
-        state: ``"recorded"``; ``"running"``; ``"unknown"``, if somebody has to decide about the last run; ``"abandoned"``,
-            if that ended without a result, so that the next call does the work; or ``"nothing"``.
-        result: The decoded result; None if there is none.
+        state: ``"recorded"``; ``"running"``; ``"unknown"``, if you have to decide about the last run; ``"abandoned"``, if the
+            last run ended without a result, so that the next call does the work; or ``"nothing"``.
+        result: The decoded result, or None.
         unstored: Why the result of work that is done could not be stored; None if it could.
-        until: Until when the result counts, or the run's claim, in DynamoDB's time (UTC); None for ever, or if there is none.
-        owner: Label of the run that is under way or has ended without a result; None if there is none.
-        fencing_token: Number of the last run; None if there was none.
+        until: Until when the result counts, or the run's claim, in DynamoDB's time (UTC); None for ever, or without a result or
+            run.
+        owner: Label of the run that is under way or has ended without a result, or None.
+        fencing_token: Number of the last run, or None.
     """
 
     state: Literal["recorded", "running", "unknown", "abandoned", "nothing"]
@@ -281,8 +282,8 @@ def check_keep(keep: object) -> float:
 class Run(HandleOfOne):
     """One call of a `Once`: the run that it has begun, or the result that it has found.
 
-    Its properties ``held``, ``remaining``, ``lost``, ``loss``, ``token``, ``fencing_token``, ``owner`` and ``abandoned_by`` are
-    those of a `~pynamodb_mutex.Mutex`, of the claim under which the work is done.
+    Its properties ``held``, ``remaining``, ``lost``, ``loss``, ``token``, ``fencing_token``, ``owner`` and ``abandoned_by``
+    describe the claim under which you work, as in a `~pynamodb_mutex.Mutex`.
     """
 
     _made_by = "Once.for_key(...)"
@@ -303,7 +304,7 @@ class Run(HandleOfOne):
 
     @property
     def key(self) -> str:
-        """The key, without the prefix that its row has."""
+        """Your key, without the prefix that its row has."""
         return self._terms.key
 
     @property
@@ -313,7 +314,7 @@ class Run(HandleOfOne):
 
     @property
     def done(self) -> bool:
-        """Whether there is a result: one that was found, or this run's, which is recorded. Sends no request."""
+        """Whether there is a result, which you have found or recorded. Sends no request."""
         return self._done is not None
 
     @property
@@ -321,8 +322,8 @@ class Run(HandleOfOne):
         """The recorded result, decoded anew at each access.
 
         Raises:
-            MutexError: If there is none, because this run has not recorded one.
-            ResultUnavailableError: If the work is done, but its result could not be stored, or cannot be decoded.
+            MutexError: You have not recorded one.
+            ResultUnavailableError: The work is done, but its result could not be stored, or cannot be decoded.
         """
         done = self._done
         if done is None:
@@ -412,9 +413,9 @@ class Run(HandleOfOne):
     # -- calls --------------------------------------------------------------------------------------
 
     def complete(self, value: Any) -> Any:
-        """Record the result of the work, which gives up the claim; return it as everybody else will get it.
+        """Record the result of your work, which gives up the claim; return it as everybody else will get it.
 
-        It is recorded if no other run has begun since, even if the lease has ended meanwhile.
+        The result is recorded if no other run has begun since, even if your lease has ended meanwhile.
 
         Args:
             value: The result.
@@ -423,28 +424,37 @@ class Run(HandleOfOne):
             The recorded result as it is decoded; with JSON a tuple has become a list.
 
         Raises:
-            NotRecordedError: If the run has lost the key, or DynamoDB cannot be reached: ``value`` is the value, and
-                ``applied`` says whether that is certain.
-            ResultUnavailableError: If the value could not be stored, and then the reason is recorded, or cannot be decoded.
-            MutexError: If there was a result before this call.
-            MutexNotHeldError: If the run has ended.
+            NotRecordedError: Your run has lost the key, or you cannot reach DynamoDB: ``value`` is the value, and ``applied``
+                says whether that is certain.
+            ResultUnavailableError: The value could not be stored, and then the reason is recorded, or cannot be decoded.
+            MutexError: There was a result before this call.
+            MutexNotHeldError: Your run has ended.
         """
         execute(current_process(), self._completing(value))
         return self._returned(value)
 
     def transaction(self, *, result: Any) -> TransactWrite:
-        """Return a PynamoDB TransactWrite whose writes are made together with the record of the result: all, or nothing.
+        """Return a PynamoDB TransactWrite that writes your rows together with the record of the result: all, or nothing.
 
-        That is exactly once, for effects in DynamoDB. The record is one of its 100 items. If leaving its block raises,
+        For effects in DynamoDB, that is exactly once. The record is one of its 100 items. If the end of its block raises,
         nothing was written, unless the error says that this is unknown.
 
         Args:
             result: The result to record.
 
         Raises:
-            TypeError: If the result cannot be stored; ValueError likewise.
-            MutexLostError: If the run has lost the key.
-            MutexError: If there was a result before this call.
+            TypeError: The result cannot be stored; ValueError likewise.
+            MutexLostError: Your run has lost the key.
+            MutexError: There was a result before this call.
+
+        Example::
+
+            from pynamodb_mutex import Once
+
+            with Once.for_key("invoice-8") as run:
+                if not run.done:
+                    with run.transaction(result="paid") as transaction:
+                        transaction.update(Account("alice"), [Account.balance.add(10)])
         """
         from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
 
@@ -457,11 +467,11 @@ class Run(HandleOfOne):
 
 
 class Once(Made):
-    """Work of one key that is done one time: its result is kept, and given to everybody who calls again.
+    """Work of one key that is done one time: its result is kept, and everybody who calls again gets it.
 
-    Not guaranteed: that the function runs at most once. A process may die between the effect and its record; with
-    ``on_abandoned="raise"`` somebody then has to decide, and `Run.transaction <pynamodb_mutex.runs.Run.transaction>` makes both or
-    neither. Nor that a result is gone when ``keep`` has passed: it may count for about two seconds more.
+    Not guaranteed: that your function runs at most once. Your process may die between the effect and its record; with
+    ``on_abandoned="raise"`` you then have to decide, and `Run.transaction <pynamodb_mutex.runs.Run.transaction>` makes both or
+    neither. Nor that a result is gone after ``keep``: it may count for about two seconds more.
     """
 
     _made_by = "{}.for_key(...)"
@@ -478,33 +488,43 @@ class Once(Made):
 
         Args:
             key: 1 to 2043 bytes of UTF-8.
-            payload: What the work is about, any JSON value; its SHA-256 is stored. A call with another payload gets
-                PayloadMismatchError, unless one of both has none.
+            payload: Any JSON value that describes the work; the row gets its SHA-256. A call with another payload raises
+                PayloadMismatchError, unless one of the two has none.
             **options: See below.
 
         Keyword Args:
             keep: For how long a result counts: seconds of DynamoDB's time, or a timedelta; a day by default, ``math.inf`` for
                 ever.
-            on_abandoned: What the next call does after a run that died: ``"run"``, the default, does the work again;
-                ``"raise"`` raises OutcomeUnknownError until somebody decides by `forget` or `record`.
-            timeout: Seconds to wait for another run; 0 to try once, -1, the default, or None to wait for ever.
-            encode: Makes text of a result; JSON by default. None is always recorded as ``null``, without it and ``decode``.
-            decode: Makes a result of that text.
+            on_abandoned: If a run died, ``"run"``, the default, lets the next call do the work again; ``"raise"`` raises
+                OutcomeUnknownError until you decide by `forget` or `record`.
+            timeout: Seconds that you wait for another run; 0 to try once, -1, the default, or None to wait for ever.
+            encode: Your function that makes text of a result; JSON by default. None is always recorded as ``null``, without it
+                and ``decode``.
+            decode: Your function that makes a result of that text.
             model: The model of the rows.
-            lease: As for `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`; so are auto_renew, max_hold, owner, on_lost (which is
-                called with the `~pynamodb_mutex.runs.Run`) and poll.
+            lease: As for `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`; so are auto_renew, max_hold, owner, on_lost (which
+                gets the `~pynamodb_mutex.runs.Run`) and poll.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: For an option of a wrong type, or a payload that is not JSON.
-            ValueError: For a value that is out of range.
+            InvalidKeyError: DynamoDB would not accept the key.
+            TypeError: An option has a wrong type, or the payload is not JSON.
+            ValueError: A value is out of range.
+
+        Example::
+
+            from pynamodb_mutex import Once
+
+            with Once.for_key("invoice-7", timeout=60) as run:
+                if not run.done:
+                    run.complete({"sent": True})  # you do the work before
+            print(run.result)
         """
         cls._called("for_key", ())
         return made(cls, _terms(key, payload=payload, **options))
 
     @property
     def key(self) -> str:
-        """The key."""
+        """Your key."""
         return self._terms.key
 
     def __repr__(self) -> str:
@@ -513,26 +533,29 @@ class Once(Made):
         return f"<{type(self).__name__} {shown(self.key)} in {table}>"
 
     def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function, unless a result counts; return the result.
+        """Call your function, unless a result counts; return the result.
 
         Args:
-            function: The function; what it returns is recorded, and if it raises an `Exception`, another call may do the work
-                at once.
+            function: Your function. Its result is recorded; if it raises an `Exception`, another call may do the work at once.
             *args: Its arguments.
             **kwargs: Its keyword arguments.
 
         Returns:
-            The recorded result as it is decoded; the first caller gets what all others get.
+            The recorded result as it is decoded; the first caller gets the same as all others.
 
         Raises:
-            MutexTimeoutError: If another run did not end in time.
-            MutexAlreadyHeldError: Within a run of this key.
-            PayloadMismatchError: If the run or the result is one of another payload.
-            OutcomeUnknownError: With ``on_abandoned="raise"``, after a run that died.
-            NotRecordedError: If the function has returned, and its result was or may be not recorded.
-            ResultUnavailableError: If the work is done, but its result could not be stored, or cannot be decoded.
-            TypeError: For a coroutine or generator function.
+            MutexTimeoutError: Another run did not end in time.
+            MutexAlreadyHeldError: You call it within a run of this key.
+            PayloadMismatchError: The run or the result has another payload.
+            OutcomeUnknownError: A run died, and you set ``on_abandoned="raise"``.
+            NotRecordedError: Your function has returned, and its result was or may be not recorded.
+            ResultUnavailableError: The work is done, but its result could not be stored, or cannot be decoded.
+            TypeError: You gave a coroutine or generator function.
             pynamodb.exceptions.PynamoDBException: As `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
+
+        Example::
+
+            print(Once.for_key("total-2026").call(sum, [1, 2, 3]))
         """
         check_function(function)
         if is_async(function):
@@ -546,7 +569,7 @@ class Once(Made):
         return result
 
     def __enter__(self) -> Run:
-        """Begin a run, or find a result: see `call` for what it raises."""
+        """Begin a run, or find a result; raises the errors of `call`."""
         began, who = made(Run, self._terms), caller()
         execute(current_process(), began._beginning(who, blocks=waits_block()))
         self._runs.begin(who, began, id(calling_frame()))
@@ -558,10 +581,10 @@ class Once(Made):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the run; without a result another one may begin. An exception of the body is never replaced.
+        """End your run; without a result another run may begin. Never replaces an exception of your block.
 
         Raises:
-            MutexError: If the body did not raise, and did not call `~pynamodb_mutex.runs.Run.complete`.
+            MutexError: Your block did not raise, and did not call `~pynamodb_mutex.runs.Run.complete`.
         """
         _, run = self._runs.leave(error)
         try:
@@ -581,13 +604,18 @@ class Once(Made):
         model: type[OnceItem] = OnceItem,
         decode: Callable[[str], Any] = json.loads,
     ) -> Known:
-        """Return what is known of a key, by one consistent read.
+        """Return the knowledge about a key, by one consistent read.
 
         Raises:
-            InvalidKeyError: For a key that no row can have.
-            ResultUnavailableError: If the stored result cannot be decoded.
-            InvalidRowError: If the row is not one of `once`.
-            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
+            InvalidKeyError: No row can have the key.
+            ResultUnavailableError: The stored result cannot be decoded.
+            InvalidRowError: The row does not belong to `once`.
+            pynamodb.exceptions.GetError: DynamoDB refuses the request, or you cannot reach it.
+
+        Example::
+
+            known = Once.peek("invoice-7")
+            print(known.state, known.result)
         """
         process, terms = current_process(), _terms(key, model=model, decode=decode)
         store = process.store(model)
@@ -604,23 +632,27 @@ class Once(Made):
 
     @classmethod
     def forget(cls, key: str, *, force: bool = False, model: type[OnceItem] = OnceItem) -> bool:
-        """Forget the result of a key, or the run that died: the next call does the work again.
+        """Forget the result of a key, or the run that died: your next call does the work again.
 
         Args:
             key: The key.
-            force: Forget a run that is under way, too. It records nothing then, but does not learn of it before. And forget what
-                is in a row whose attributes cannot be right.
+            force: Forget a run that is under way, too. It records nothing then, but does not learn of it before. You also
+                forget a row whose attributes cannot be right.
             model: The model of the row.
 
         Returns:
-            Whether it was forgotten. False if nothing was known, or something else was recorded or begun meanwhile.
+            Whether it was forgotten. False if nothing was known, or somebody recorded or began something else meanwhile.
 
         Raises:
-            MutexError: If a run is under way, without ``force``; or if no answer came, and the key has been used since, so that
-                it is unknown whether it was forgotten.
-            InvalidRowError: If the row is not one of `once` or, without ``force``, cannot be right.
-            InvalidKeyError: For a key that no row can have.
-            pynamodb.exceptions.PynamoDBException: If DynamoDB refuses a request or cannot be reached.
+            MutexError: A run is under way, and you did not set ``force``; or no answer came, and somebody has used the key
+                since, so that you cannot know whether it was forgotten.
+            InvalidRowError: The row does not belong to `once` or, without ``force``, cannot be right.
+            InvalidKeyError: No row can have the key.
+            pynamodb.exceptions.PynamoDBException: DynamoDB refuses a request, or you cannot reach it.
+
+        Example::
+
+            Once.forget("invoice-7")  # the next call sends it again
         """
         return cls._decide(_terms(key, model=model), None, forces=force)
 
@@ -634,25 +666,29 @@ class Once(Made):
         encode: Callable[[Any], str] = _json,
         model: type[OnceItem] = OnceItem,
     ) -> bool:
-        """Record the result of work that was done elsewhere, or by a run that died.
+        """Record the result of work that you did elsewhere, or of a run that died.
 
         Args:
             key: The key.
             result: The result.
             keep: For how long it counts, as for `for_key`.
-            encode: Makes text of it; JSON by default.
+            encode: Your function that makes text of it; JSON by default.
             model: The model of the row.
 
         Returns:
-            Whether it was recorded. False if something else was recorded or begun meanwhile.
+            Whether it was recorded. False if somebody recorded or began something else meanwhile.
 
         Raises:
-            MutexError: If a run is under way, or a result counts that could be stored; or if it is unknown whether it was
-                recorded, as for `forget`.
-            InvalidRowError: If the row is not one of `once`.
-            TypeError: If the result cannot be stored; ValueError likewise.
-            InvalidKeyError: For a key that no row can have.
-            pynamodb.exceptions.PynamoDBException: If DynamoDB refuses a request or cannot be reached.
+            MutexError: A run is under way, or a stored result counts; or you cannot know whether it was recorded, as for
+                `forget`.
+            InvalidRowError: The row does not belong to `once`.
+            TypeError: The result cannot be stored; ValueError likewise.
+            InvalidKeyError: No row can have the key.
+            pynamodb.exceptions.PynamoDBException: DynamoDB refuses a request, or you cannot reach it.
+
+        Example::
+
+            Once.record("invoice-9", {"sent": True})  # you sent it by hand
         """
         terms = _terms(key, model=model, keep=keep, encode=encode)
         return cls._decide(terms, terms.encoded(result), forces=False)

@@ -1,30 +1,40 @@
 """Emits blinker signals for lock events, as PynamoDB does for requests.
 
-``acquired.connect(receiver)`` calls ``receiver(sender, **event)`` for each lock of this process,
-``acquired.connect(receiver, sender=ShopLock)`` for those in one table. The sender is the model of the lock's
-row: `~pynamodb_mutex.LockItem`, a subclass of it, or, for a lock in a row, that row's model. blinker keeps a
-weak reference to a receiver unless it is connected with ``weak=False``.
+If you call ``acquired.connect(receiver)``, you get ``receiver(sender, **event)`` for each lock of your process; by
+``acquired.connect(receiver, sender=ShopLock)``, for the locks in one table. The sender is the model of the lock's row:
+`~pynamodb_mutex.LockItem`, a subclass of it, or, for a lock in a row, that row's model. blinker keeps a weak reference to your
+receiver, unless you connect it with ``weak=False``.
 
-**Order.** Signals of one acquisition are emitted in the order of the events: first ``acquired``; then any
-number of ``lost``, each followed by a ``renewed`` with ``won_back`` if a renewal wins the lock back; last one of
-``released``, ``handed_over`` and ``lost``, unless the process ends before. Locks that are acquired together are
-reported one by one. Acquiring a reentrant lock again is not an acquisition.
+**Order.** You get the signals of one acquisition in the order of the events: first ``acquired``; then any number of ``lost``,
+each followed by a ``renewed`` with ``won_back`` if a renewal wins the lock back; last one of ``released``, ``handed_over`` and
+``lost``, unless your process ends before. If you acquire locks together, you get signals for each. If you acquire a reentrant
+lock again, that is no acquisition.
 
-**Errors.** An exception of a receiver is logged under ``pynamodb_mutex`` and has no other effect. A
-coroutine function as a receiver is refused in the same way.
+**Errors.** The library logs an exception of your receiver under ``pynamodb_mutex``, and goes on. It refuses a coroutine
+function in the same way.
 
-**Threads.** A receiver may query mutexes and acquire other locks. ``renewed``, ``renewal_failed``, ``danger`` and
-``clocks_disagree`` are emitted on one thread of the library, in order; at most 1000 of them wait for a slow receiver, and further ones are
-dropped with a warning in the log. Each ``lost`` is emitted on a thread of its own. The others, and a ``renewed`` with
-``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task, on a
-worker thread in the task's context. A slow receiver delays later events of the same acquisition only: they are emitted
-by the thread that it holds up. While the system refuses a thread, events that need one wait. A forked child emits
-nothing for its parent's locks.
+**Threads.** Your receiver may query mutexes and acquire other locks. One thread of the library emits ``renewed``,
+``renewal_failed``, ``danger`` and ``clocks_disagree``, in order; at most 1000 of them wait for a slow receiver, and the library
+drops further ones with a warning in the log. Each ``lost`` has a thread of its own. The others, and a ``renewed`` with
+``won_back``, come on the thread that calls the lock, which waits for your receivers; for an asyncio task, on a worker thread in
+the task's context. A slow receiver delays later events of the same acquisition only: the thread that it holds up emits them.
+While the system refuses a thread, events that need one wait. A forked child emits nothing for its parent's locks.
 
-Without blinker nothing is emitted, and ``connect`` raises RuntimeError: install the extra
-``pynamodb-mutex[signals]``.
+Without blinker you get no signals, and ``connect`` raises RuntimeError: install the extra ``pynamodb-mutex[signals]``.
 
 The classes below name the arguments, for type checkers: ``def receiver(sender, **event: Unpack[Lost])``.
+
+Example::
+
+    from pynamodb_mutex import Mutex
+    from pynamodb_mutex.signals import acquired
+
+    @acquired.connect
+    def receiver(sender, **event):
+        print("you waited", event["waited"], "s for", event["key"])
+
+    with Mutex.for_key("report"):
+        pass
 """
 
 from __future__ import annotations
@@ -93,19 +103,18 @@ class Acquired(_OfAHold):
         owner: The holder's label.
         token: Random id of the acquisition.
         fencing_token: Its fencing token; None with ``delete_on_release``.
-        attributes: What the holder gave as ``attributes``; None if nothing.
-        waited: Seconds since the call of ``acquire``.
-        attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread
-            handed the lock over before this one sent a request. The requests of a group count for each of
-            its locks.
+        attributes: The values that you gave as ``attributes``, or None.
+        waited: Seconds since you called ``acquire``.
+        attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread handed
+            the lock over before your thread sent a request. The requests of a group count for each of its locks.
         abandoned: Whether the previous holder never released the lock; False for several locks together.
         abandoned_by: Label of that holder, or None.
-        forced: Whether the lock was taken by force from another holder.
-        lease: Seconds until the claim expires unless renewed.
+        forced: Whether you took the lock by force from another holder.
+        lease: Seconds that the claim lasts without a renewal.
         expires_at: End of the claim, in seconds of DynamoDB's time since the epoch.
-        readers: Number of those who share the lock, this one among them, as the last answer showed it. This and the next one
-            only of a shared lock.
-        resent: Number of joins and renewals so far that were sent again, because others had moved the end of the claim.
+        readers: Number of readers, yours among them, as the last answer showed it. Only shared locks have this and the next
+            argument.
+        resent: Number of joins and renewals so far that you sent again, because other readers had moved the end of the claim.
     """
 
     waited: float
@@ -127,7 +136,7 @@ class Contended(TypedDict):
         holder_token: Random id of the holder's acquisition.
         holder_fencing_token: Its fencing token.
         expires_at: End of the holder's claim, in seconds of DynamoDB's time since the epoch.
-        attributes: What the waiter gave as ``attributes``; None if nothing.
+        attributes: The values that the waiter gave as ``attributes``, or None.
     """
 
     key: str
@@ -145,10 +154,10 @@ class NotAcquired(TypedDict):
     Attributes:
         key: The lock's key; with `~pynamodb_mutex.Mutex.any_of`, as in `Contended`.
         owner: Label of the waiter.
-        waited: Seconds since the call of ``acquire``.
+        waited: Seconds since you called ``acquire``.
         attempts: As in `Acquired`.
-        error: The exception that was raised; CancelledError for a cancelled task. None if the lock was held
-            by another until the timeout.
+        error: The exception that you got; CancelledError for a cancelled task. None if another held the lock until your
+            timeout.
         attributes: As in `Contended`.
     """
 
@@ -165,7 +174,7 @@ class Renewed(_OfAHold):
 
     Attributes:
         expires_at: The new end, in seconds of DynamoDB's time since the epoch.
-        won_back: Whether the lock had been lost, as `lost` reported, and this renewal won it back.
+        won_back: Whether you had lost the lock, as `lost` reported, and this renewal won it back.
     """
 
     expires_at: float
@@ -188,7 +197,7 @@ class Danger(_OfAHold):
     """Arguments of `danger`, in addition to the first five of `Acquired`.
 
     Attributes:
-        remaining: Seconds that were left of the lease when this was noticed; of several locks, of the first to end.
+        remaining: Seconds that were left of your lease; of several locks, of the first lease to end.
     """
 
     remaining: float
@@ -198,9 +207,9 @@ class Lost(_OfAHold):
     """Arguments of `lost`, in addition to the first five of `Acquired`.
 
     Attributes:
-        loss: Why the lock was lost.
+        loss: Why you lost the lock.
         taker: Label of the holder that has acquired the lock since; None if unknown.
-        held_for: Seconds from the acquisition until this process noticed the loss.
+        held_for: Seconds from the acquisition to the moment at which your process noticed the loss.
     """
 
     loss: Loss
@@ -213,8 +222,8 @@ class Released(_OfAHold):
 
     Attributes:
         held_for: Seconds since the acquisition.
-        error: The exception because of which DynamoDB did not confirm the release: the lock then expires with its
-            lease at the latest. None if DynamoDB confirmed it.
+        error: None if DynamoDB confirmed the release; otherwise the exception, and the lock expires with its lease at the
+            latest.
     """
 
     held_for: float
@@ -226,8 +235,8 @@ class HandedOver(_OfAHold):
 
     Attributes:
         held_for: Seconds since the acquisition.
-        to: Label of the next holder, a thread or task of this process. This and the next two are None after
-            ``detach``: the process that attaches emits `acquired`.
+        to: Label of the next holder, a thread or task of your process. This and the next two are None after ``detach``: the
+            process that attaches emits `acquired`.
         to_token: Random id of the next holder's acquisition.
         to_fencing_token: Its fencing token.
     """
@@ -260,8 +269,8 @@ class OnceCalled(TypedDict):
     Attributes:
         key: The key.
         owner: Label of the caller.
-        outcome: How the call ended. ``"ran"``: it did the work, whose result is recorded. ``"repeated"``: a result counted;
-            ``"waited"``: it did, after another run was waited for. ``"failed"``: it did not complete the work.
+        outcome: How your call ended. ``"ran"``: it did the work, whose result is recorded. ``"repeated"``: a result counted;
+            ``"waited"``: the same, after your call had waited for another run. ``"failed"``: it did not complete the work.
             ``"mismatched"``: PayloadMismatchError; ``"unknown"``: OutcomeUnknownError; ``"not_recorded"``: NotRecordedError.
         attributes: None.
     """
@@ -277,9 +286,9 @@ class ClocksDisagree(TypedDict):
 
     Attributes:
         endpoint: URL to which the requests went.
-        behind: Seconds by which two answers contradict each other, at least; of several, by the worst.
-        answers: Number of answers that contradict an earlier one by more than 0.1 s, since the signal before.
-        key: Empty, for this is about no lock.
+        behind: Seconds by which two answers contradict each other, at least; of several, the worst.
+        answers: Number of answers since the signal before that contradict an earlier answer by more than 0.1 s.
+        key: Empty, for this concerns no lock.
         owner: Empty.
         attributes: None.
     """
@@ -293,43 +302,47 @@ class ClocksDisagree(TypedDict):
 
 
 acquired: NamedSignal = SIGNALS["acquired"]
-"""A lock was acquired, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
+"""You acquired a lock, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
 
 contended: NamedSignal = SIGNALS["contended"]
-"""``acquire`` found the lock held by another. Emitted once per call. See `Contended`."""
+"""Your ``acquire`` found the lock held by another. You get it once per call. See `Contended`."""
 
 not_acquired: NamedSignal = SIGNALS["not_acquired"]
-"""``acquire`` ended without the lock, by timeout, error or cancellation. See `NotAcquired`."""
+"""Your ``acquire`` ended without the lock, by timeout, error or cancellation. See `NotAcquired`."""
 
 renewed: NamedSignal = SIGNALS["renewed"]
-"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. It may be emitted, on another
-thread, after the signal of the acquisition's end. See `Renewed`."""
+"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. You may get it, on another thread, after the
+signal of the acquisition's end. See `Renewed`.
+"""
 
 renewal_failed: NamedSignal = SIGNALS["renewal_failed"]
 """A renewal request failed, without an answer that the lock is lost. See `RenewalFailed`."""
 
 danger: NamedSignal = SIGNALS["danger"]
-"""Less than a third of the lease is left, and renewal has not helped. Emitted once; again only after a
-renewal that was applied. While a receiver is connected, also for locks without ``auto_renew``, if they were acquired
-after it was connected. Like ``renewed`` it may come after the signal of the acquisition's end. See `Danger`."""
+"""Less than a third of your lease is left, and renewal has not helped. You get it once, and again only after a successful renewal.
+While you have a receiver connected, you also get it for locks without ``auto_renew`` that you acquire after that. Like
+``renewed`` it may come after the signal of the acquisition's end. See `Danger`.
+"""
 
 lost: NamedSignal = SIGNALS["lost"]
-"""A lock was lost before it was released. Emitted once; again only if the lock was won back in between. While
-a receiver is connected, losses are also detected in the background for locks without ``auto_renew``, if they were
-acquired after it was connected. See `Lost`."""
+"""You lost a lock before you released it. You get it once, and again only if you won the lock back in between. While you have a
+receiver connected, the library also detects, in the background, losses of locks without ``auto_renew`` that you acquire after
+that. See `Lost`.
+"""
 
 released: NamedSignal = SIGNALS["released"]
-"""A lock was released, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
+"""You released a lock, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
 
 handed_over: NamedSignal = SIGNALS["handed_over"]
-"""A lock was handed over to the next thread or task in line, or detached into a ticket. See `HandedOver`."""
+"""You handed a lock over to the next thread or task in line, or detached it into a ticket. See `HandedOver`."""
 
 marked: NamedSignal = SIGNALS["marked"]
-"""A writer that waits for readers has marked the lock, so that no others join them for a few seconds. See `Marked`."""
+"""Your waiting writer has marked the lock, so that no new readers join for a few seconds. See `Marked`."""
 
 once_called: NamedSignal = SIGNALS["once_called"]
-"""A call of `~pynamodb_mutex.once` has ended; the signals of the lock under which it worked come in addition. See `OnceCalled`."""
+"""Your call of `~pynamodb_mutex.once` has ended; you get the signals of its lock in addition. See `OnceCalled`."""
 
 clocks_disagree: NamedSignal = SIGNALS["clocks_disagree"]
-"""Answers of an endpoint contradict each other about the time by more than guarantee 1 allows. At most once a minute
-for each endpoint. The sender is a model whose request saw it. See `ClocksDisagree`."""
+"""Answers of an endpoint contradict each other about the time by more than guarantee 1 allows. You get it at most once a minute
+for each endpoint. The sender is a model whose request saw it. See `ClocksDisagree`.
+"""

@@ -27,29 +27,36 @@ MOST_THREADS = 16
 
 
 def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str, Exception]]:
-    """Release all locks that this process holds, of all its threads and tasks; runs of `once` go on.
+    """Release all locks that your process holds, of all its threads and tasks; runs of `once` go on.
 
-    For a handler of SIGTERM, and for the end of a Lambda environment. Each acquisition ends, however often a reentrant
-    lock was entered, and none is handed over to another thread. Those that hold them are not stopped: for them
-    ``held`` is False, guarded writes and ``release`` raise MutexNotHeldError, and a ``with`` block ends without an
-    error, as after any release inside it. ``on_lost`` is not called for that. A task should call it by
-    ``asyncio.to_thread``, or its loop stands still meanwhile.
+    Call it in your handler of SIGTERM, and at the end of a Lambda environment. Each acquisition ends, however often you entered
+    a reentrant lock, and no waiting thread of your process gets the lock. Your threads and tasks that held locks go on: for
+    them ``held`` is False, guarded writes and ``release`` raise MutexNotHeldError, and a ``with`` block ends without an error,
+    as after any release inside it. The library does not call ``on_lost`` for that. In a task, call this by
+    ``asyncio.to_thread``, or your event loop stands still meanwhile.
 
-    Not guaranteed: that the process holds nothing afterwards. A thread that waits for a lock may acquire it next, and a
-    release or an acquire that is under way in another thread is not waited for.
+    Not guaranteed: that your process holds nothing afterwards. A thread that waits for a lock may acquire it next, and this
+    does not wait for a release or an acquire that another thread has under way.
 
     Args:
-        timeout: Seconds after which no request is sent any more, except one for each lock whose release has begun, which
-            may take 3 s more.
+        timeout: Seconds after which this sends no more requests, except one for each lock whose release has begun, which may
+            take 3 s more.
 
     Returns:
-        The key of each lock that was not released, with the reason. That is MutexLostError if it had been lost, the error of
-        the request, or MutexError if there was no time. Renewal ends for all but those for which there was no time to begin.
-        Empty if all were released.
+        The key of each lock that was not released, with the reason. The reason is MutexLostError if you had lost the lock,
+        the error of the request, or MutexError if there was no time. Renewal ends for all of them, except for locks whose
+        release could not begin in time. Empty if all were released.
 
     Raises:
-        TypeError: If the timeout is not a number.
-        ValueError: If it is negative, infinite, NaN or over 100 years.
+        TypeError: The timeout is not a number.
+        ValueError: The timeout is negative, infinite, NaN or over 100 years.
+
+    Example::
+
+        from pynamodb_mutex import release_all
+
+        for key, reason in release_all(timeout=5):
+            print(key, "was not released:", reason)
     """
     timeout = check_duration("timeout", as_seconds(timeout))
     if timeout < 0:

@@ -27,19 +27,19 @@ SHORTEST = 0.2
 
 
 class Hints:
-    """Where a process is called, by a datagram, when a lock is released for which it waits first in line.
+    """Where others call your process, by a datagram, when they release a lock for which you wait first in line.
 
-    For ``fair`` of `~pynamodb_mutex.Mutex.for_key`. The process opens a UDP port while it waits, and calls others when it
-    releases. Not guaranteed: that a hint arrives. Without one a waiter polls.
+    For ``fair`` of `~pynamodb_mutex.Mutex.for_key`. Your process opens a UDP port while it waits, and calls others when it
+    releases. Not guaranteed: that a hint arrives. Without one you poll.
 
     Args:
-        address: The IPv4 or IPv6 address at which other processes reach this one; None for that of its connection to
-            DynamoDB. If it is given, the process listens at all of its addresses.
-        port: The UDP port; 0 for any that is free.
+        address: The IPv4 or IPv6 address at which other processes reach your process; None for the address of its connection to
+            DynamoDB. If you give one, your process listens at all of its addresses.
+        port: The UDP port; 0 for any free port.
 
     Raises:
-        TypeError: For an address that is no str, or a port that is no int.
-        ValueError: For an address that is not that of one host, or a port that there is not.
+        TypeError: The address is no str, or the port is no int.
+        ValueError: The address does not belong to one host, or there is no such port.
     """
 
     __slots__ = ("address", "port")

@@ -65,13 +65,13 @@ class Handle(Made, Generic[H]):
 
     @property
     def held(self) -> bool:
-        """Whether the lock is held here, by the local clock; of several locks, whether all are. Sends no request."""
+        """Whether you hold the lock, by the local clock; of several locks, whether you hold all. Sends no request."""
         held = self._mine()
         return held is not None and held.held
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends, by the local clock; of several locks, the first lease to end. 0 if not held."""
+        """Seconds until your lease ends, by the local clock; of several locks, the first lease to end. 0 without a lock."""
         held = self._mine()
         return 0.0 if held is None else held.remaining
 
@@ -79,25 +79,24 @@ class Handle(Made, Generic[H]):
     def deadline(self) -> float:
         """Time at which `held` becomes False unless the lock is renewed, in seconds of the local clock.
 
-        Compare it with ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux and ``time.monotonic()``
-        elsewhere, on this machine only. Each renewal moves it, until ``max_hold``. It may also move
-        nearer, if DynamoDB's answers show that the local clock stood still. Minus infinity if the lock
-        is no longer held, or the parent of this forked process acquired it.
+        Compare it with ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux and ``time.monotonic()`` elsewhere, on this machine
+        only. Each renewal moves it, until ``max_hold``. It may also move nearer, if DynamoDB's answers show that your local
+        clock stood still. Minus infinity if you no longer hold the lock, or the parent of your forked process acquired it.
 
         Raises:
-            MutexNotHeldError: If it was never acquired.
+            MutexNotHeldError: You never acquired it.
         """
         held = self._last("deadline")
         return held.ends if held.held else -math.inf
 
     @property
     def lost(self) -> bool:
-        """Whether the lock was held here and lost before it was released. Sends no request."""
+        """Whether you held the lock and then lost it, without a release of yours. Sends no request."""
         return self.loss is not None
 
     @property
     def loss(self) -> Loss | None:
-        """Why the lock was lost; None if it was not. Sends no request."""
+        """Why you lost the lock, or None. Sends no request."""
         held = self._mine()
         return None if held is None else held.loss
 
@@ -165,7 +164,7 @@ class HandleOfOne(Handle[HeldClaim]):
 
     @property
     def key(self) -> str:
-        """The lock's key; of any of several, that of this acquisition, and before the first a description of all keys.
+        """The lock's key. Of any of several keys, you see the key of this acquisition, and before it a description of all.
 
         With a range key, the hash key alone.
         """
@@ -173,7 +172,7 @@ class HandleOfOne(Handle[HeldClaim]):
 
     @property
     def range_key(self) -> Any:
-        """The range key that was given with the key; None if none was."""
+        """The range key that you gave with the key, or None."""
         return self._present.range_key
 
     @property
@@ -186,21 +185,28 @@ class HandleOfOne(Handle[HeldClaim]):
         """Random id of this acquisition; no other acquisition has the same.
 
         Raises:
-            MutexNotHeldError: If it was never acquired.
+            MutexNotHeldError: You never acquired the lock.
         """
         return self._last("token").own.token
 
     @property
     def fencing_token(self) -> int:
-        """Number of this acquisition, greater than that of any acquisition before it on this key.
+        """Number of this acquisition, greater than the number of any earlier acquisition on this key.
 
-        A resource outside DynamoDB that refuses a number below the highest it has seen is safe from a holder that
-        writes after its lease has ended. It must have seen a holder's number before that holder reads from it. (M.
-        Kleppmann, "How to do distributed locking", 2016.)
+        Send it to a resource outside DynamoDB, and let the resource refuse a number below the highest that it has seen: it is
+        then safe from your writes after the end of your lease. The resource must have seen your number before you read from it.
+        (M. Kleppmann, "How to do distributed locking", 2016.)
 
         Raises:
-            MutexNotHeldError: If it was never acquired.
-            MutexError: With ``delete_on_release``, because the number could fall.
+            MutexNotHeldError: You never acquired the lock.
+            MutexError: The lock has ``delete_on_release``: the number could fall.
+
+        Example::
+
+            from pynamodb_mutex import Mutex
+
+            with Mutex.for_key("index") as mutex:
+                print("send this number with each write:", mutex.fencing_token)
         """
         if self._present.delete_on_release:
             msg = "no fencing token with delete_on_release: it could fall when the row is new"
@@ -209,7 +215,7 @@ class HandleOfOne(Handle[HeldClaim]):
 
     @property
     def owner(self) -> str:
-        """Label of this acquisition; before the first, the label that it would have. The protocol never compares it."""
+        """Label of this acquisition; before you acquire, the label that you would get. The protocol never compares it."""
         claim = self._mine()
         return self._options.owner or caller().label if claim is None else claim.contender.owner
 
@@ -226,10 +232,10 @@ class HandleOfOne(Handle[HeldClaim]):
 
     @property
     def data(self) -> Any:
-        """The payload in the row, as of the acquisition or the last call that wrote one; None if there is none.
+        """The payload in the row, as of your acquisition or your last call that wrote one; or None.
 
         Raises:
-            InvalidRowError: If what another program wrote there is not JSON.
+            InvalidRowError: Another program wrote something there that is not JSON.
         """
         claim = self._mine()
         return None if claim is None else claim.data
@@ -393,50 +399,56 @@ class Lock(Handle[H]):
     def release(self) -> None:
         """Release the lock; of several locks, all.
 
-        In a signal handler or finaliser that interrupted a step of this library on the same thread, the
-        lock is released right after that step, and errors are logged.
+        If your signal handler or finaliser interrupted a step of this library on the same thread, the library releases the lock
+        right after that step, and logs errors.
 
         Raises:
-            MutexLostError: If it had been lost; of several locks, if one had been. The others are released.
-            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by
-                the parent of this forked process.
-            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
-                its lease. UpdateError for one lock, DeleteError with ``delete_on_release``,
-                TransactWriteError for several.
+            MutexLostError: You had lost the lock; of several locks, one of them. The others are released.
+            MutexNotHeldError: You do not hold it: you never acquired it, were refused, have released it already, or the parent
+                of your forked process acquired it.
+            pynamodb.exceptions.PynamoDBException: You cannot reach DynamoDB; the lock then expires with its lease. UpdateError
+                for one lock, DeleteError with ``delete_on_release``, TransactWriteError for several.
         """
         held = self._current("release")
         execute(current_process(), release(held), may_be_deferred=True)
 
     def renew(self, lease: float | timedelta | None = None) -> None:
-        """Renew now, by one request. The new end counts from now and is never before the old one.
+        """Renew now, by one request. The new end counts from now and is never earlier than the old end.
 
-        An expired lock is won back if nobody has acquired it since.
+        You win an expired lock back if nobody has acquired it since.
 
         Args:
             lease: Seconds, for this renewal alone; each lock's own lease by default.
 
         Raises:
-            MutexLostError: If the lock is lost.
-            MutexNotHeldError: If it is not held here.
-            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached until the lease ends:
-                UpdateError for one lock, TransactWriteError for several.
+            MutexLostError: You have lost the lock.
+            MutexNotHeldError: You do not hold it.
+            pynamodb.exceptions.PynamoDBException: You could not reach DynamoDB until the lease ended: UpdateError for one lock,
+                TransactWriteError for several.
         """
         execute(current_process(), self._renewing(lease))
 
     def ensure_held(self, at_least: float | timedelta = 0.0) -> None:
-        """Raise unless the lock is held. Renews it first if less than ``at_least`` of its lease is left.
+        """Raise unless you hold the lock. Renews it first if less than ``at_least`` of its lease is left.
 
-        Of several locks, those that were released by themselves before do not count. Without an argument it sends no
-        request.
+        Of several locks, locks that you have released one by one do not count. Without an argument it sends no request.
 
         Args:
-            at_least: Seconds or timedelta that must be left, less than the lease.
+            at_least: Seconds or timedelta that you need, less than the lease.
 
         Raises:
-            MutexLostError: If it is lost.
-            MutexNotHeldError: If it is not held here.
-            ValueError: If ``at_least`` is negative, or not below the lease.
-            pynamodb.exceptions.PynamoDBException: If it must be renewed and that fails: see `renew`.
+            MutexLostError: You have lost it.
+            MutexNotHeldError: You do not hold it.
+            ValueError: ``at_least`` is negative, or not below the lease.
+            pynamodb.exceptions.PynamoDBException: The renewal failed: see `renew`.
+
+        Example::
+
+            from pynamodb_mutex import Mutex
+
+            with Mutex.for_key("export") as mutex:
+                for part in range(3):
+                    mutex.ensure_held(at_least=5)  # raises MutexLostError
         """
         execute(current_process(), self._ensuring(at_least))
 
@@ -457,10 +469,10 @@ class Lock(Handle[H]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the lock, as `release` does. An exception of the body is never replaced.
+        """Release the lock, as `release` does. Never replaces an exception of your block.
 
         Raises:
-            MutexLostError: If the body did not raise, and the lock was lost meanwhile.
+            MutexLostError: Your block did not raise, and you have lost the lock.
         """
         _, held = self._leave_block(error)
         if held is None:
@@ -477,12 +489,11 @@ class Lock(Handle[H]):
     def locked(self) -> bool:
         """Return whether anyone holds the lock, by one consistent read.
 
-        Of several locks, whether anyone holds any of them; of any of several keys, whether all are held, by whichever
-        holders.
+        Of several locks, whether anyone holds any of them; of any of several keys, whether all keys have holders.
 
         Raises:
-            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
+            InvalidRowError: The row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.GetError: DynamoDB refuses the request, or you cannot reach it.
         """
         return execute(current_process(), self._asking())
 
@@ -494,7 +505,7 @@ class Lock(Handle[H]):
         """Decorate a function: each call acquires the lock by a handle of its own.
 
         Raises:
-            TypeError: For a generator or a coroutine function, which would run outside the lock.
+            TypeError: You decorate a generator or a coroutine function, which would run outside the lock.
         """
         from pynamodb_mutex._lock import decorated  # noqa: PLC0415 - seldom needed
 

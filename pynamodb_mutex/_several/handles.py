@@ -65,18 +65,18 @@ class LockGroup(Lock["Held"]):
 
         Args:
             blocking: Wait for the locks; otherwise try once.
-            timeout: Seconds to wait, -1 for ever; None for the timeout that was given with the keys.
+            timeout: Seconds that you wait, -1 for ever; None for the timeout that you gave with the keys.
 
         Returns:
-            Whether they were acquired. False only if DynamoDB said that another holder has one.
+            Whether you acquired them. False only if DynamoDB said that another holder has one.
 
         Raises:
-            MutexAlreadyHeldError: As `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`; also if this thread or task holds only
+            MutexAlreadyHeldError: As `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`; also if your thread or task holds only
                 some of the locks, which are reentrant, or others with them.
-            pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
-            ValueError: If the tables are in different regions; and as `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
-            pynamodb.exceptions.TransactWriteError: As UpdateError of `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`,
-                whose other errors are raised as well.
+            pynamodb.exceptions.DoesNotExist: A row that you lock is missing.
+            ValueError: The tables are in different regions; and as `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
+            pynamodb.exceptions.TransactWriteError: As UpdateError of `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`, whose
+                other errors you may get as well.
         """
         return self._acquire(blocking, timeout)
 
@@ -176,7 +176,7 @@ class KeyGroup(LockGroup):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they were given, each once."""
+        """Your keys, in the order in which you gave them, each once."""
         return tuple(lock._name for lock in self._locks)
 
     @property
@@ -184,9 +184,9 @@ class KeyGroup(LockGroup):
         """The fencing tokens of this acquisition, by key; each is greater than any before it on its key.
 
         Raises:
-            MutexNotHeldError: If the locks were never acquired.
-            MutexError: With ``delete_on_release``, because the tokens could fall; or if two locks have the
-                same key in two tables: then read them from the `members`.
+            MutexNotHeldError: You never acquired the locks.
+            MutexError: One has ``delete_on_release``: the tokens could fall; or two locks have the same key in two
+                tables: then read their tokens from the `members`.
         """
         tokens = {lock._name: lock.fencing_token for lock in self._locks}
         if len(tokens) < len(self._locks):
@@ -195,14 +195,14 @@ class KeyGroup(LockGroup):
         return tokens
 
     def transaction(self) -> TransactWrite:
-        """Return a TransactWrite that is applied only if all the locks are still held in DynamoDB.
+        """Return a TransactWrite that DynamoDB applies only if you still hold all the locks.
 
         See `Mutex.transaction <pynamodb_mutex.Mutex.transaction>`. Each lock takes one of its 100 items.
 
         Raises:
-            MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
-            MutexNotHeldError: If they are not held here.
-            MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
+            MutexLostError: You have lost the locks already. The end of its ``with`` block raises it too.
+            MutexNotHeldError: You do not hold them.
+            MutexError: One of them has ``delete_on_release``: nothing can be guarded.
         """
         claims = self._current("transaction").unreleased
         from pynamodb_mutex._writes import transact_write  # noqa: PLC0415 - seldom needed, slow to load
@@ -213,8 +213,8 @@ class KeyGroup(LockGroup):
         """Acquire the locks, as `acquire` does.
 
         Raises:
-            MutexTimeoutError: If they were not all free within the timeout. Its attributes describe one
-                key that was held: the key, its owner and the end of its claim.
+            MutexTimeoutError: The locks were not all free within your timeout. Its attributes describe one key that was held:
+                the key, its owner and the end of its claim.
         """
         self._enter()
         return self
@@ -266,7 +266,7 @@ class OneOfSeveral(HandleOfOne):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they were given, each once."""
+        """Your keys, in the order in which you gave them, each once."""
         return tuple(each.name for each in self._alternatives)
 
     def _asking(self) -> Operation[bool]:
@@ -280,7 +280,7 @@ class OneOfSeveral(HandleOfOne):
         """Refuse: it is not clear which key's claim to break.
 
         Raises:
-            TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
+            TypeError: Always. By `~pynamodb_mutex.LockItem.force_release` you break the claim on one key.
         """
         self._forcing()
 

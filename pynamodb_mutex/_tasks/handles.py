@@ -140,7 +140,7 @@ class AsyncLock(Handle[Any], Generic[L]):
     async def acquire(
         self, blocking: bool = True, timeout: float | timedelta | None = None
     ) -> bool:
-        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
+        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If your task is cancelled, it holds nothing."""
         return await self._acquire(blocking, timeout)
 
     async def _acquire(
@@ -165,7 +165,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         return True
 
     async def release(self) -> None:
-        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
+        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If your task is cancelled, it releases first."""
         await self._release()
 
     async def _release(self, data: str | None = None) -> None:
@@ -180,7 +180,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         await self._run(self._lock._renewing(lease))
 
     async def ensure_held(self, at_least: float | timedelta = 0.0) -> None:
-        """Raise unless the lock is held, and renew it if needed: see `~pynamodb_mutex.Mutex.ensure_held`."""
+        """Raise unless you hold the lock, and renew it if needed: see `~pynamodb_mutex.Mutex.ensure_held`."""
         await self._run(self._lock._ensuring(at_least))
 
     async def locked(self) -> bool:
@@ -229,11 +229,10 @@ class AsyncLock(Handle[Any], Generic[L]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the lock. An exception of the body is never replaced, except the cancellation of ``cancel_on_loss``.
+        """Release the lock. Never replaces an exception of your block, except the cancellation of ``cancel_on_loss``.
 
         Raises:
-            MutexLostError: If the lock was lost meanwhile, and the body did not raise or was cancelled for
-                that loss.
+            MutexLostError: You have lost the lock, and your block did not raise or was cancelled for that loss.
         """
         who, held = self._lock._leave_block(error)
         # There is none if the body released the lock: not that of a task which shares this object, and has acquired the
@@ -269,7 +268,7 @@ class AsyncLock(Handle[Any], Generic[L]):
         """Decorate a coroutine function: each call acquires the lock by an object of its own.
 
         Raises:
-            TypeError: For anything other than a coroutine function.
+            TypeError: You decorate anything other than a coroutine function.
         """
         if not inspect.iscoroutinefunction(function):
             msg = f"{function!r} is no coroutine function: an async lock cannot be taken in it"
@@ -390,13 +389,13 @@ class _HoldingTask:
 
 
 class AsyncTransaction:
-    """A TransactWrite that is sent when its ``async with`` block ends without an exception."""
+    """A TransactWrite that is sent when your ``async with`` block ends without an exception."""
 
     def __init__(self, transaction: TransactWrite) -> None:
         self._transaction: Any = transaction
 
     async def __aenter__(self) -> TransactWrite:
-        """Return PynamoDB's TransactWrite; its ``save``, ``update`` and ``delete`` are not awaited."""
+        """Return PynamoDB's TransactWrite; you do not await its ``save``, ``update`` and ``delete``."""
         entered: TransactWrite = self._transaction.__enter__()
         return entered
 
@@ -406,9 +405,9 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Send the transaction, unless the body raised; it is sent even if the task is cancelled meanwhile.
+        """Send the transaction, unless your block raised; it is sent even if your task is cancelled meanwhile.
 
-        Raises what leaving the block of `~pynamodb_mutex.Mutex.transaction` raises.
+        Raises the errors that `~pynamodb_mutex.Mutex.transaction` names for the end of its block.
         """
         if kind is None:
             await execute(current_process(), self._transaction.committing())

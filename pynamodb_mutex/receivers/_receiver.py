@@ -72,7 +72,7 @@ class Receiver:
         return self
 
     def uninstall(self) -> None:
-        """Stop receiving signals. What was counted remains. Safe to call again."""
+        """Stop receiving signals. Your counts remain. You may call it again."""
         for name, signal in SIGNALS.items():
             signal.disconnect(self._receivers[name])
 

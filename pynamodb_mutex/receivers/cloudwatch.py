@@ -59,25 +59,25 @@ def install(
     stream: TextIO | None = None,
     key_label: Callable[[str], str] | None = None,
 ) -> CloudWatchReceiver:
-    """Write a line for each event of this process's locks, except successful renewals.
+    """Write a line for each event of your process's locks, except successful renewals.
 
     Args:
         namespace: Namespace of the metrics.
         stream: Where to write the lines; by default ``sys.stdout``, as it is at the time of each line.
-        key_label: Maps a key to a dimension with few values, such as the key's prefix. CloudWatch charges
-            each value as a metric.
+        key_label: Your function that maps a key to a dimension with few values, for example to the key's prefix. CloudWatch
+            charges each value as a metric.
 
     Returns:
         The receiver; call its ``uninstall`` to stop.
 
     Raises:
-        ImportError: If blinker is not installed.
+        ImportError: blinker is not installed.
     """
     return CloudWatchReceiver(namespace, stream, key_label)._connect()
 
 
 class CloudWatchReceiver(Receiver):
-    """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
+    """The receiver that you get by `install`. As a context manager it is uninstalled at the end of your block."""
 
     def __init__(
         self, namespace: str, stream: TextIO | None, key_label: Callable[[str], str] | None

@@ -75,24 +75,24 @@ def install(
     meter_provider: MeterProvider | None = None,
     key_label: Callable[[str], str] | None = None,
 ) -> OpenTelemetryReceiver:
-    """Trace and count the lock events of this process from now on.
+    """Trace and count the lock events of your process from now on.
 
     Args:
         tracer_provider: Receives the spans; the global one by default.
         meter_provider: Receives the metrics; the global one by default.
-        key_label: Maps a key to an attribute of metrics with few values, such as the key's prefix.
+        key_label: Your function that maps a key to an attribute of metrics with few values, for example to the key's prefix.
 
     Returns:
         The receiver; call its ``uninstall`` to stop.
 
     Raises:
-        ImportError: If blinker or opentelemetry-api is not installed.
+        ImportError: blinker or opentelemetry-api is not installed.
     """
     return OpenTelemetryReceiver(tracer_provider, meter_provider, key_label)._connect()
 
 
 class OpenTelemetryReceiver(Counting):
-    """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
+    """The receiver that you get by `install`. As a context manager it is uninstalled at the end of your block."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class OpenTelemetryReceiver(Counting):
         )
 
     def uninstall(self) -> None:
-        """Stop receiving signals, and end the spans of locks that are held. May be called again."""
+        """Stop receiving signals, and end the spans of locks that you hold. You may call it again."""
         super().uninstall()
         for holding in self._held.clear():
             self._count_held(holding.labels, -1)

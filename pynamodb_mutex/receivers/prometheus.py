@@ -53,25 +53,25 @@ __all__ = ["PrometheusReceiver", "install"]
 def install(
     registry: CollectorRegistry = REGISTRY, *, key_label: Callable[[str], str] | None = None
 ) -> PrometheusReceiver:
-    """Count the lock events of this process from now on.
+    """Count the lock events of your process from now on.
 
     Args:
         registry: Registry for the metrics.
-        key_label: Maps a key to a label with few values, such as the key's prefix. Without it, metrics are
-            per table.
+        key_label: Your function that maps a key to a label with few values, for example to the key's prefix. Without it, you
+            get metrics per table.
 
     Returns:
         The receiver; call its ``uninstall`` to stop.
 
     Raises:
-        ImportError: If blinker or prometheus_client is not installed.
-        ValueError: If a receiver is already installed in this registry.
+        ImportError: blinker or prometheus_client is not installed.
+        ValueError: A receiver is already installed in this registry.
     """
     return PrometheusReceiver(registry, key_label)._connect()
 
 
 class PrometheusReceiver(Counting):
-    """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
+    """The receiver that you get by `install`. As a context manager it is uninstalled at the end of your block."""
 
     def __init__(self, registry: CollectorRegistry, key_label: Callable[[str], str] | None) -> None:
         """Use `install`."""
@@ -90,7 +90,7 @@ class PrometheusReceiver(Counting):
         self._metrics[name] = metric
 
     def uninstall(self) -> None:
-        """Stop receiving signals, and remove the metrics from the registry. Safe to call again."""
+        """Stop receiving signals, and remove the metrics from the registry. You may call it again."""
         super().uninstall()
         while self._metrics:
             self._registry.unregister(self._metrics.popitem()[1])

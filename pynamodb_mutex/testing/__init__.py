@@ -1,7 +1,7 @@
-"""For tests and examples: an embedded DynamoDB, a fake clock, and what other processes seem to hold or to have done.
+"""For your tests: an embedded DynamoDB, a fake clock, and the locks and work of other processes.
 
-Needs the extra ``testing``. pytest finds the fixtures ``mutex_dynamodb`` (an engine for the session), ``lock_table``
-(LockItem with an empty table) and ``fake_clock`` (a `FakeClock`) when the package is installed.
+Install the extra ``testing``. pytest then finds the fixtures ``mutex_dynamodb`` (an engine for the session), ``lock_table``
+(LockItem with an empty table) and ``fake_clock`` (a `FakeClock`).
 """
 
 from importlib import import_module

@@ -28,7 +28,7 @@ _STOP_SECONDS = 5.0
 
 
 class EngineError(RuntimeError):
-    """An engine cannot be started. The message says what to do, or shows the engine's output."""
+    """Your engine does not start. The message names your next step, or shows the engine's output."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Engine:
     """A DynamoDB that listens on this machine.
 
     Attributes:
-        name: "embedded", or any other name, such as "external", for one that was already running.
+        name: "embedded", or any other name, such as "external", for an engine that was already running.
         endpoint_url: The URL at which it answers.
         pid: Its process id; None if it was already running.
     """
@@ -51,13 +51,23 @@ def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
     """Run moto's DynamoDB, one request at a time, in a process of its own.
 
     Args:
-        port: The port on 127.0.0.1; 0 for one that is free.
+        port: The port on 127.0.0.1; 0 for any free port.
 
     Yields:
         The engine, ready to answer.
 
     Raises:
-        EngineError: If a package is missing, or the server does not start.
+        EngineError: A package is missing, or the server does not start.
+
+    Example::
+
+        from pynamodb_mutex import LockItem, Mutex
+        from pynamodb_mutex.testing import embedded_dynamodb, use
+
+        with embedded_dynamodb() as engine, use(engine):
+            LockItem.create_table()
+            with Mutex.for_key("a") as mutex:
+                print("you hold it", mutex.held)
     """
     missing = [name for name in ("moto", "flask", "waitress") if not importlib.util.find_spec(name)]
     if missing:
@@ -109,10 +119,10 @@ def _without_aws() -> dict[str, str]:
 
 @contextmanager
 def use(engine: Engine) -> Iterator[Engine]:
-    """Direct this process, and those it starts, to an engine for the length of the block.
+    """Direct your process, and the processes that it starts, to an engine for the length of the block.
 
-    The library forgets its connections, locks and server time at both ends of the block. boto3 clients and
-    the connections of models other than lock models keep their endpoint.
+    The library forgets its connections, locks and server time at both ends of the block. Your boto3 clients and the connections
+    of models other than lock models keep their endpoint.
 
     Args:
         engine: The engine to reach.

@@ -13,11 +13,22 @@ if TYPE_CHECKING:
 
 
 class FakeClock(clock.LocalClock):
-    """A context manager: inside its block the local clock of all locks in the process moves only by `advance`.
+    """A context manager: inside its block the local clock of all locks in your process moves only by `advance`.
 
-    Waiting threads wake when it has been moved far enough. The engine's own time continues: `advance` simulates a
-    process that was suspended or slow, and not advancing simulates one whose clock stood still. From then on the process
+    Waiting threads wake when you have moved it far enough. The engine's own time continues: if you advance the clock, you
+    simulate a process that was suspended or slow; if you do not, a process whose clock stood still. From then on your process
     does not report `~pynamodb_mutex.signals.clocks_disagree`.
+
+    Example::
+
+        from pynamodb_mutex import Mutex
+        from pynamodb_mutex.testing import FakeClock
+
+        with FakeClock() as clock:
+            mutex = Mutex.for_key("report", lease=30, auto_renew=False)
+            mutex.acquire()
+            clock.advance(31)  # your process stood still
+            print("you lost it", mutex.lost)
     """
 
     def __init__(self) -> None:

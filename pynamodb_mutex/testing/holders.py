@@ -35,8 +35,8 @@ M = TypeVar("M", bound=Model)
 def expire(key: Any, model: type[Model] = LockItem, *, range_key: Any = None) -> None:
     """Move the end of a key's claim into the past, as if its holder had died long ago.
 
-    A holder in this process continues, as after a pause: it notices the loss at its next request, or at the
-    end of its lease. Waiters in this process no longer wait for it.
+    A holder in your process continues, as after a pause: it notices the loss at its next request, or at the end of its lease.
+    Waiters in your process no longer wait for it.
 
     Args:
         key: The lock's key, or the hash key of a row; with a range key, a tuple of both.
@@ -44,7 +44,7 @@ def expire(key: Any, model: type[Model] = LockItem, *, range_key: Any = None) ->
         range_key: The range key, in place of a tuple.
 
     Raises:
-        pynamodb.exceptions.UpdateError: If nobody holds the key.
+        pynamodb.exceptions.UpdateError: Nobody holds the key.
     """
     process, options = current_process(), _lock_of(key, model, range_key)._options
     execute(process, _expiring(process, process.store(options.model), options))
@@ -79,17 +79,25 @@ def held_elsewhere(
     lease: float = 30.0,
     model: type[Model] = LockItem,
 ) -> AbstractContextManager[Model]:
-    """Hold a key, or a row, for the length of a block as if another process did. Breaks any other claim first.
+    """Hold a key, or a row, for the length of your block as if another process did. Breaks any other claim first.
 
     Args:
         key: The lock's key, or the hash key of a row; with a range key, a tuple of both.
         range_key: The range key, in place of a tuple.
         owner: The label of the holder.
-        lease: Seconds until the lock expires; it is not renewed.
+        lease: Seconds until the lock expires; nothing renews it.
         model: The lock table, or the model of the row.
 
     Returns:
         A context manager that returns the item, or the row, as it is in the table.
+
+    Example::
+
+        from pynamodb_mutex import Mutex
+        from pynamodb_mutex.testing import held_elsewhere
+
+        with held_elsewhere("report", owner="another host"):
+            assert not Mutex.for_key("report").acquire(timeout=0)
     """
     return _held(_lock_of(key, model, range_key, owner=owner, lease=lease, auto_renew=False), model)
 

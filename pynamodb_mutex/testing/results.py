@@ -57,15 +57,15 @@ def run_elsewhere(
     lease: float = 30.0,
     model: type[OnceItem] = OnceItem,
 ) -> Iterator[None]:
-    """Let a run of a key of `~pynamodb_mutex.once` be under way for the length of a block. Replaces a result, and any run.
+    """Let a run of a key of `~pynamodb_mutex.once` be under way for the length of your block. Replaces a result, and any run.
 
-    The run fails at the end of the block, unless `recorded` has ended it with a result.
+    The run fails at the end of your block, unless you end it with a result by `recorded`.
 
     Args:
         key: The key.
-        payload: What it is about, as for `Once.for_key <pynamodb_mutex.Once.for_key>`.
+        payload: Its payload, as for `Once.for_key <pynamodb_mutex.Once.for_key>`.
         owner: The label of the run.
-        lease: Seconds until it is abandoned; it is not renewed.
+        lease: Seconds until it is abandoned; nothing renews it.
         model: The model of the row.
     """
     elsewhere, began = _begun(key, model, payload=payload, owner=owner, lease=lease)

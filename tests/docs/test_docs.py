@@ -6,6 +6,8 @@ A page's Python is run from top to bottom in one namespace; that of a page FOR_A
 pytest runs it. Other languages are parsed; what JSON says is ``shown`` to the Python below it. A block that
 nothing here understands is a failure.
 
+The examples in the docstrings of a class or function run likewise, below what ``api.rst`` begins with.
+
 An output shows real values. Those that differ from run to run (times, ports, tokens) are compared by
 their form alone, see ``comparable``; a line of three dots stands for lines left out.
 """
@@ -359,6 +361,48 @@ def test_broken_page_is_noticed(tmp_path, monkeypatch):
         page.write_text(text)
         with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)):
             Page(page, tmp_path).run()
+
+
+# -- docstrings --------------------------------------------------------------------------------------
+
+_EXAMPLE = re.compile(r"(?m)^Example::\n\n((?: {4}.*(?:\n|$)|\n)+)")
+MODULES = [path.relative_to(ROOT) for path in (ROOT / "pynamodb_mutex").rglob("*.py")]
+
+
+def examples_in(module):
+    """Yield the classes and functions of a module whose docstrings have examples, with these; first the module itself."""
+    tree = ast.parse((ROOT / module).read_text("utf-8"))
+    kinds = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    each = [(module.stem, [tree])]
+    each += [(top.name, ast.walk(top)) for top in tree.body if isinstance(top, kinds)]
+    for name, nodes in each:
+        docstrings = [
+            ast.get_docstring(n) or "" for n in nodes if isinstance(n, (*kinds, ast.Module))
+        ]
+        found = [textwrap.dedent(e) for text in docstrings for e in _EXAMPLE.findall(text)]
+        if found:
+            yield f"{module}: {name}", found
+
+
+EXAMPLES = {name: found for module in MODULES for name, found in examples_in(module)}
+
+
+def test_examples_are_found():
+    """Also those of 25 names at least."""
+    written = sum((ROOT / module).read_text("utf-8").count("Example::") for module in MODULES)
+    assert sum(map(len, EXAMPLES.values())) == written >= 25
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_examples_in_docstrings_run(name, embedded):
+    beginning = [block.text for block in blocks_of(ROOT / "docs" / "api.rst")]
+    namespace, known = {"__name__": "docs_example"}, set()
+    for text in beginning + EXAMPLES[name]:
+        binds, uses = names_of(text)
+        assert uses - binds - known == set(), text
+        known |= binds
+        with redirect_stdout(io.StringIO()):
+            exec(compile(text, name, "exec", dont_inherit=True), namespace)
 
 
 # -- what manifests and crontabs run -----------------------------------------------------------------

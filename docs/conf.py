@@ -75,7 +75,7 @@ MEMBERS = {
     ],
     "Write under the lock": ["transaction", "save_data"],
     "Hand over to another process": ["detach", "attach"],
-    "The lock in DynamoDB, whoever holds it": ["locked", "force_release"],
+    "The lock in DynamoDB": ["locked", "force_release"],
 }
 """The members of all handles on locks, in the order in which the reference shows them."""
 

@@ -225,7 +225,7 @@ class LockItem(Model):
     def held(cls, key: str | None = None) -> Iterator[Self]:
         """Iterate over the items that are held now, in no particular order. Reads the whole table, or the rows of your key.
 
-        If the range key has a default, you get only the items of the whole table under that default: others may belong to other
+        If the range key has a default, and you give no key, you get only the items under that default: others may belong to other
         models.
 
         Not guaranteed: that all items are from one instant. Your iteration reads a page when it reaches it.

@@ -135,3 +135,12 @@ PLAIN = "Your process dies, and DynamoDB keeps the row. You wait for it. " * 40
 def test_manual_that_does_not_speak_plainly_is_refused(page, wrong, capsys):
     assert words.unplain("a manual", {"page": page, "short": "Those."}) == wrong
     assert "a manual, in 1,000 words" in capsys.readouterr().out
+
+
+def test_reference_that_does_not_speak_plainly_is_refused(project, capsys):
+    page = project / "build/docs/api/lock.html"
+    page.write_text("<article><code>whoever</code> waits</article>")
+    assert words.main() == 0
+    page.write_text("<article>whoever waits</article>")
+    assert words.main() == 1
+    assert capsys.readouterr().err == "not plain: pro-forms\n"

@@ -3,5 +3,5 @@
     python -m dev.compat
 
 What they show about the mixin is which calls behave otherwise with it. The differences that are meant
-stand, with their reasons, on the page `docs/compatibility.rst`; the program fails for any other.
+stand, with their reasons, in `docs/compatibility.csv`; the program fails for any other.
 """

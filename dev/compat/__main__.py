@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "compatibility.rst"
+DIFFERING = ROOT / "docs" / "compatibility.csv"
 REPOSITORY = "https://github.com/pynamodb/PynamoDB"
 
 Outcomes = dict[str, str]
@@ -55,11 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     finally:
         local.LOCAL_OPTIONS.append("-sharedDb")
-    page = PAGE.read_text(encoding="utf-8")
+    written = DIFFERING.read_text(encoding="utf-8")
     print(f"PynamoDB {pynamodb.__version__}")
     failed = False
     for form, found in zip(FORMS, others, strict=True):
-        documented = names_in(page, form)
+        documented = names_in(written, form)
         print(f"\n{table(form, plain, found, documented)}")
         failed |= differing(plain, found) != documented
     return int(failed)
@@ -134,12 +134,12 @@ def outcomes(checkout: Path, tests: list[str], form: str | None) -> Outcomes:
         return found
 
 
-def names_in(page: str, form: str) -> set[str]:
-    """Return the tests that a page names: all that differ in one form of row locks.
+def names_in(text: str, form: str) -> set[str]:
+    """Return the tests that a text names: all that differ in one form of row locks.
 
     Those that differ in one form only have it next to their name, as in "(``lock_model`` only)".
     """
-    named = re.findall(r"``(tests/\S+?::\S+?)``(?: \(``(\w+)`` only\))?", page)
+    named = re.findall(r"``(tests/\S+?::\S+?)``(?: \(``(\w+)`` only\))?", text)
     return {name for name, only in named if only in {"", form}}
 
 

@@ -51,7 +51,7 @@ def test_mixin_is_on_every_model_and_only_documented_tests_may_differ(
     ):
         subprocess.run(["git", *arguments], cwd=repository, check=True)
     monkeypatch.setattr(command, "dynamodb_local", lambda: nullcontext(embedded_engine))
-    monkeypatch.setattr(command, "PAGE", page)
+    monkeypatch.setattr(command, "DIFFERING", page)
     page.write_text(f"Some differ:\n\n- ``{OTHER}``\n- ``{TABLE}`` (``lock_model`` only)\n")
     # one of the tests notices the mixin, and another one where it keeps its locks
     folder = str(tmp_path / "kept")
@@ -77,8 +77,9 @@ def test_mixin_is_on_every_model_and_only_documented_tests_may_differ(
 
 
 def test_page_in_the_documentation_names_tests():
-    page = command.PAGE.read_text(encoding="utf-8")
-    mixin, lock_model = (command.names_in(page, form) for form in FORMS)
+    page = command.DIFFERING.with_suffix(".rst").read_text(encoding="utf-8")
+    written = command.DIFFERING.read_text(encoding="utf-8")
+    mixin, lock_model = (command.names_in(written, form) for form in FORMS)
     assert "tests/test_model.py::test_delete[True]" in mixin < lock_model
     assert f"**{408 - len(mixin)}** pass with the mixin;" in page
     assert f"**{408 - len(lock_model)}** pass with the mixin and ``lock_model``" in page

@@ -136,7 +136,7 @@ def test_quoted_messages_are_what_the_package_says(engine, table, monkeypatch, c
     said.set_up(table, engine, monkeypatch)
     said += [record.getMessage() for record in caplog.records]
     said += [f"{each.category.__name__}: {each.message}" for each in recwarn]
-    quotes = re.findall(r'(?m)^   "``(.+?)``', PAGE.read_text(encoding="utf-8"))
+    quotes = re.findall(r"(?m)^``(.+)``$", PAGE.read_text(encoding="utf-8"))
     assert len(quotes) > 20
     for quote in quotes:
         form = ".+".join(map(re.escape, quote.split("…")))

@@ -16,7 +16,8 @@ ARGS ?=
 JOBS ?= 4
 
 IN_VENV = $(VENV)/bin/python -m
-PYTEST = $(IN_VENV) pytest --numprocesses $(JOBS) --dist worksteal -m
+# A broken line may let each test of a lock go round and round, for 20 seconds: the first ones say enough.
+PYTEST = $(IN_VENV) pytest --maxfail 10 --numprocesses $(JOBS) --dist worksteal -m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
 # Into an environment: uv takes a quarter of pip's time, and pip serves where uv cannot reach the index.
 define install

@@ -24,7 +24,7 @@ from dev.simulation.judge import Judge, Watched
 from dev.simulation.network import KINDS, Network
 from dev.simulation.once import ONCE_WAYS
 from dev.simulation.schedule import Lock, Size, create_tables, kind_of, play
-from dev.simulation.threads import installed, run_tasks
+from dev.simulation.threads import acting_as, installed, run_tasks
 from dev.simulation.world import Process, ViolationError, World
 from pynamodb_mutex import Mutex
 
@@ -549,6 +549,28 @@ def test_wall_clock_of_a_simulated_process_comes_from_the_seed():
         seed = next(seed for seed in range(100) if play(seed).violation)
         first, again = (play(seed, keep_trace=True) for _ in range(2))
     assert first == again
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_endless_loop_ends_though_each_of_its_waits_is_short(monkeypatch, is_main):
+    monkeypatch.setattr("dev.simulation.world.MOST_EVENTS", 100)
+    world = World()
+    process = Process(world, "p")
+
+    def spin():
+        for _ in range(1000):
+            world.sleep(0.1)
+
+    def go_round():
+        if is_main:
+            with acting_as(world, process):
+                spin()
+        process.start_thread("t", spin)
+        for until in range(100):
+            world.run(until)
+
+    with pytest.raises(ViolationError, match="more than 100 "):
+        go_round()
 
 
 def test_command_shrinks_a_schedule_with_a_violation(monkeypatch, capsys):

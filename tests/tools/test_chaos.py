@@ -149,9 +149,11 @@ def test_judge_finds_violations_and_no_others(tmp_path, capsys):
         assert (place / "m0.html").exists() is bad
 
 
-def test_without_go_nothing_is_judged(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("required", ["", "1"])
+def test_without_go_nothing_is_judged(tmp_path, monkeypatch, capsys, required):
     monkeypatch.setenv("PATH", "")
-    assert command.judged([tmp_path])
+    monkeypatch.setenv("PYNAMODB_MUTEX_REQUIRE_TOOLS", required)
+    assert command.judged([tmp_path]) is not bool(required)
     assert "NOT JUDGED" in capsys.readouterr().out
 
 

@@ -334,6 +334,16 @@ def test_readme_has_the_figures_of_the_evidence():
     assert f"{acquisitions} locks were acquired" in readme
 
 
+def test_contributing_shows_a_test_as_it_is():
+    shown = (
+        (ROOT / "CONTRIBUTING.rst").read_text("utf-8").partition(".. code-block:: python\n\n")[2]
+    )
+    shown = textwrap.dedent(re.split(r"(?m)^(?=\S)", shown)[0])
+    tests = (ROOT / "tests/faults/test_repeated_requests.py").read_text("utf-8")
+    assert shown.startswith("def test_")
+    assert shown in tests
+
+
 def test_broken_page_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     (tmp_path / "Makefile").write_text("test:\n")

@@ -45,8 +45,11 @@ def falsify_wall_clock():
     dt.datetime = Datetime
 
 
-def compete(key, seconds, lease):
+def compete(key, seconds, lease, *, expected=(), **options):
     """Acquire and release a lock repeatedly; some sections last longer than the lease.
+
+    Args:
+        expected: Errors, besides the loss of the lock, after which it goes on.
 
     Returns:
         Of each section, between which times the lock was surely held, by the clock that processes of one host share.
@@ -56,7 +59,8 @@ def compete(key, seconds, lease):
     sections = []
     ends = time.monotonic() + seconds
     while time.monotonic() < ends or not sections:
-        with suppress(MutexLostError), Mutex.for_key(key, lease=lease, poll=(0.01, 0.1)) as mutex:
+        mutex = Mutex.for_key(key, lease=lease, poll=(0.01, 0.1), **options)
+        with suppress(MutexLostError, *expected), mutex:
             leaves = time.monotonic() + random.choice([0, 0, 0.005, 0.02, 0.02, 1.2 * lease])
             since = until = now = time.monotonic()
             # the time is taken before the question: it was held at least until then

@@ -381,8 +381,8 @@ class RowLockMixin(Model):
         # the row from before A's write; B computes from it and saves, its guard holds, and A's write is lost.
         claim = self._row_claim
         # asked before: suppose the block ends while the row is read, and another locks and writes it
-        held = None if claim is None or not claim.is_released else claim.whole
-        was_left = held is not None and held.open_blocks == 0 and not held.is_unaware
+        ended = None if claim is None or not claim.is_released else claim.whole
+        was_left = ended is not None and ended.open_blocks == 0 and not ended.is_unaware
         super().refresh(consistent_read or (claim is not None and not claim.is_released))
         if was_left:
             # it shows nothing any more that was read under the lock

@@ -36,7 +36,7 @@ from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.callers import Blocks, caller, calling_frame, waits_block
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
-from pynamodb_mutex._once.rows import OF_ROOM, OnceLayout, OnceRequests, Outcome
+from pynamodb_mutex._once.rows import ATTRIBUTES, OnceLayout, OnceRequests, OnceRow
 from pynamodb_mutex._once.run import (
     Beginning,
     Record,
@@ -120,7 +120,7 @@ class OnceItem(LockItem):
     """
 
     _rows = (OnceLayout, OnceRequests)
-    _of_room = OF_ROOM
+    _of_room = ATTRIBUTES
 
     result = UnicodeAttribute(null=True)
     done_until = NumberAttribute(null=True)
@@ -191,7 +191,7 @@ class Terms(NamedTuple):
         Raises:
             ResultUnavailableError: If it could not be stored, or cannot be read.
         """
-        known = claim.of(Outcome)
+        known = claim.of(OnceRow)
         reason, cause = known.unstored, None
         if reason is None:
             try:
@@ -620,7 +620,7 @@ class Once(Made):
         process, terms = current_process(), _terms(key, model=model, decode=decode)
         store = process.store(model)
         answer = execute(process, peek(process, store, terms.options.row))
-        claim, known, received = answer.claim, answer.claim.of(Outcome), answer.received
+        claim, known, received = answer.claim, answer.claim.of(OnceRow), answer.received
         number = claim.version if claim.token else None
         state = state_of(claim, received, store.bounds)
         if state == "recorded":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pynamodb_mutex._admin import requests
 from pynamodb_mutex._lock.dynamodb.keys import lock_name
-from pynamodb_mutex._lock.dynamodb.layout import of_room
+from pynamodb_mutex._lock.dynamodb.layout import room_attributes
 from pynamodb_mutex._lock.operations.release import note_broken
 from pynamodb_mutex._lock.operations.retry import retrying
 from pynamodb_mutex._lock.protocol.claim import FORCED_MARK
@@ -53,7 +53,7 @@ def break_seen(
     broken_by = FORCED_MARK + process.new_token(store)
     # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
     # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
-    if of_room(store.model) or not store.layout.was_a_locks(item):
+    if room_attributes(store.model) or not store.layout.was_a_locks(item):
         seen.check()
 
     def build() -> Request:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LINGER = 5.0
 """Seconds without a waiter after which a socket is closed. The next one often comes before that."""
 
-LONGEST_CALL = 64
+LONGEST_DATAGRAM = 64
 """Bytes of a datagram that are read. An id with its mark has 17."""
 
 
@@ -89,7 +89,7 @@ class Listener:
                 text = b""
                 # a datagram that is too long, as on some systems, is no reason to stop
                 with suppress(OSError):
-                    text, _ = opened.recvfrom(LONGEST_CALL)
+                    text, _ = opened.recvfrom(LONGEST_DATAGRAM)
                 with self._process.monitor:
                     self._calls.note(text.decode("ascii", "replace"))
                     now = self._process.read_clock()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol.server_time import Bounds
 
 
-class Outcome(NamedTuple):
-    """What a row of `once` says in addition to the claim of a run: ``claim.of(Outcome)``.
+class OnceRow(NamedTuple):
+    """What a row of `once` says in addition to the claim of a run: ``claim.of(OnceRow)``.
 
     Attributes:
         done_until: Server time until which the result counts; None if there is none.
@@ -50,8 +50,8 @@ class Outcome(NamedTuple):
         return until is not None and (bounds is None or received < bounds.passes(until + TICK))
 
 
-OF_ROOM = {**dict.fromkeys(Outcome._fields, read_text), "done_until": read_seconds}
-"""The attributes of an `Outcome` in a row, each with what reads it."""
+ATTRIBUTES = {**dict.fromkeys(OnceRow._fields, read_text), "done_until": read_seconds}
+"""The attributes of an `OnceRow` in a row, each with what reads it."""
 
 
 class OnceLayout(Layout):
@@ -63,7 +63,7 @@ class OnceLayout(Layout):
         super().__init__(model)
         attributes = model.get_attributes()
         self.done_until, self.result, self.unstored, self.payload_hash, self.unknown = (
-            attributes[name] for name in Outcome._fields
+            attributes[name] for name in OnceRow._fields
         )
 
     def dated(self) -> list[Action]:

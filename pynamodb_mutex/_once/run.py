@@ -31,7 +31,7 @@ from pynamodb_mutex._lock.protocol.claim import NO_SERVER_TIME, Claim, date_of, 
 from pynamodb_mutex._lock.protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import Verdict
 from pynamodb_mutex._lock.protocol.schedule import RELEASE_PATIENCE
-from pynamodb_mutex._once.rows import Begin, Outcome
+from pynamodb_mutex._once.rows import Begin, OnceRow
 from pynamodb_mutex._writes.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._writes.row_write import GuardOnly
 from pynamodb_mutex.exceptions import (
@@ -141,7 +141,7 @@ class Beginning(Acquisition):
             return (yield from self.acquire(note))
         except SettledError as settled:
             self.found = settled.claim
-            if len(self.found.of(Outcome).result or "") > LARGE:
+            if len(self.found.of(OnceRow).result or "") > LARGE:
                 self.contender.store.reads_first = True
             emit_called(self.contender, "waited" if self._contended else "repeated")
             return None
@@ -186,7 +186,7 @@ class Beginning(Acquisition):
         bounds, key = self.contender.store.bounds, self.contender.key
         if claim.fault is not None:
             return None  # `ObservedClaim.see` raises it
-        known = claim.of(Outcome)
+        known = claim.of(OnceRow)
         is_done, is_run = known.counts(received, bounds), claim.is_held(received, bounds)
         hashes = {known.payload_hash, self._payload_hash} - {None}
         if (is_done or is_run) and len(hashes) > 1:
@@ -268,7 +268,7 @@ class Recording(Guard):
         claim = self.claim.store.layout.claim(row)
         own = self.claim.own
         is_ours = (claim.token, claim.version) == (own.token, own.version)
-        if is_ours and claim.of(Outcome).done_until:
+        if is_ours and claim.of(OnceRow).done_until:
             # The first attempt of an earlier call was applied, and its caller got an error. Its number or ours.
             self.recorded = claim
             # But the writes of a transaction are made with its own record, or not at all.
@@ -353,7 +353,7 @@ class Record(GuardOnly):
         until, values = self._result.values(self.store, now)
         own, result = guard.claim.own, self._result
         # with the hash: another payload's call may wait in this process, and has not read the row yet
-        known = Outcome(until, result.text, result.unstored, result.payload_hash)
+        known = OnceRow(until, result.text, result.unstored, result.payload_hash)
         guard.proposed = Claim(own.token, own.version, of_room=known._asdict())
         return requests.record[frozenset(values)].fill(self.row, guard.values() | values)
 
@@ -420,7 +420,7 @@ def peek(
 
 def state_of(claim: Claim, received: float, bounds: Bounds | None) -> KnownState:
     """Return the state of a key, as its row showed it when it was received."""
-    known = claim.of(Outcome)
+    known = claim.of(OnceRow)
     if known.counts(received, bounds):
         return "recorded"
     if claim.is_held(received, bounds):
@@ -450,7 +450,7 @@ def decide(
             it is unknown whether it was done.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
-    seen, known, bounds = answer.claim, answer.claim.of(Outcome), store.bounds
+    seen, known, bounds = answer.claim, answer.claim.of(OnceRow), store.bounds
     if bounds is None:
         raise _undated(key)
     # of a row that cannot be read, everything is forgotten
@@ -464,7 +464,7 @@ def decide(
     if is_kept and result is not None:
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
     # What replaces a result that could not be stored is for the same payload, and for no shorter time.
-    replaced = known if state == "recorded" and result is not None else Outcome()
+    replaced = known if state == "recorded" and result is not None else OnceRow()
     token, until = process.new_token(store), process.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`
 

@@ -155,13 +155,13 @@ class AcquisitionOfAny(Acquisition):
             The claim; None if others hold all of the locks.
         """
         # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
-        attempts = self._shuffled()
+        parts = self._shuffled()
         # Not if somebody in this queue has seen that all are held: that write would probably be refused.
         if not self._polled and self.contender.queue.in_the_way is None:
-            attempts.sort(key=self._is_held_here)  # first those that this process does not hold
-            first = attempts.pop(0)
+            parts.sort(key=self._is_held_here)  # first those that this process does not hold
+            first = parts.pop(0)
             claim = yield from first.poll()
-            if claim is not None or not attempts:
+            if claim is not None or not parts:
                 self._polled = True
                 return claim
         self.check_process()
@@ -169,7 +169,7 @@ class AcquisitionOfAny(Acquisition):
         rows = yield from read_rows(
             self.process,
             self.contender.store,
-            [(each.contender.model, each.contender.options.row) for each in attempts],
+            [(each.contender.model, each.contender.options.row) for each in parts],
             self._deadline,
             # The first read is consistent. A stale one could show a lock that was released already, and the caller
             # would wait for a free key.
@@ -179,9 +179,9 @@ class AcquisitionOfAny(Acquisition):
         )
         received = self.process.now
         self._polled = True
-        for acquisition, row in zip(attempts, rows, strict=True):
+        for acquisition, row in zip(parts, rows, strict=True):
             acquisition.observed.see(layout.claim(row), received)
-        for acquisition in attempts:
+        for acquisition in parts:
             if received >= acquisition.free_at:
                 claim = yield from acquisition.take()
                 if claim is not None:

@@ -118,7 +118,7 @@ class HeldGroup(Held):
     ) -> Operation[bool]:
         """Send the transaction that releases several claims; return whether it was applied."""
         process, attempts = self.process, Attempts()
-        first, *_ = endings.values()
+        first = next(iter(endings.values()))
 
         # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
         # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim

@@ -365,13 +365,13 @@ def meet_readers(acquisition: acquire.Acquisition) -> None:
         MutexAlreadyHeldError: If one of the readers is the thread or task itself.
     """
     claim, contender = acquisition.observed.claim, acquisition.contender
-    if claim is None or not claim.readers or acquisition.mark is not None:
+    if claim is None or not claim.readers or acquisition.request_mark is not None:
         return
     for share in shares_of(contender, of_caller=True):
         refuse_wait(contender, share.contender, math.inf, math.inf)
     if acquisition.timeout > 0:
         mark = _Mark(acquisition)
-        acquisition.mark = mark.request
+        acquisition.request_mark = mark.request
         acquisition.undo.append(mark.remove)
 
 

@@ -22,7 +22,7 @@ from pynamodb_mutex._lock.protocol.messages import escaped, one_line, shown
 from pynamodb_mutex._lock.runtime.clock import read_clock
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import ThreadSleeper, execute
-from pynamodb_mutex._once.rows import Outcome
+from pynamodb_mutex._once.rows import OnceRow
 from pynamodb_mutex.cli._locks import (
     ABANDONED,
     FREE,
@@ -152,7 +152,7 @@ def about(lock: Lock) -> list[tuple[str, str]]:
     """Return the lines that every state of a lock has: key, state, holder, times and fencing token."""
     claim = lock.claim
     state = "recorded: the work is done, but its result could not be stored"
-    state = state if lock.state == RECORDED and claim.of(Outcome).unstored else _STATES[lock.state]
+    state = state if lock.state == RECORDED and claim.of(OnceRow).unstored else _STATES[lock.state]
     lines = [("key", lock.name), ("state", state)]
     if lock.state == INVALID:
         return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
@@ -222,7 +222,7 @@ def _waiters(lock: Lock) -> list[tuple[str, str]]:
 def _more(lock: Lock, locks: Locks) -> dict[str, Any]:
     """Return the JSON fields that only ``show`` prints."""
     claim = lock.claim
-    known = claim.of(Outcome)
+    known = claim.of(OnceRow)
     of_once = {"result": known.result, "unstored": known.unstored} if locks.of_once else {}
     return {
         **of_once,
@@ -244,7 +244,7 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
         return [("row", f"none: {none}")]
     if claim.token is None:
         return [("lock", "never acquired")]
-    known = claim.of(Outcome)
+    known = claim.of(OnceRow)
     results = (("result", known.result), ("unstored", known.unstored))
     lines = [(name, text) for name, text in results if text is not None]
     lines.append(("token", claim.token))

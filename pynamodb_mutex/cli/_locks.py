@@ -30,7 +30,7 @@ from pynamodb_mutex._lock.protocol.schedule import SCAN_PATIENCE
 from pynamodb_mutex._lock.protocol.server_time import HOST_SKEW
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
-from pynamodb_mutex._once.rows import Outcome
+from pynamodb_mutex._once.rows import OnceRow
 from pynamodb_mutex._once.run import state_of
 from pynamodb_mutex._several.acquire_all import read_rows
 from pynamodb_mutex.cli._output import instant, iso, plain
@@ -393,7 +393,7 @@ class Locks:
             state = INVALID
             claim = claim._replace(fault=ValueError(with_commands(str(claim.fault))))
         elif self.of_once:
-            state, known = state_of(claim, received, bounds), claim.of(Outcome)
+            state, known = state_of(claim, received, bounds), claim.of(OnceRow)
             if state == RECORDED:
                 claim = claim._replace(expires_at=known.done_until)
             claim = claim._replace(owner=known.unknown or claim.owner)

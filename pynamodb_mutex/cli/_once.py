@@ -22,7 +22,7 @@ from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.runtime.callers import caller
 from pynamodb_mutex._lock.runtime.process import current_process
 from pynamodb_mutex._lock.runtime.run_on_thread import execute
-from pynamodb_mutex._once.rows import Outcome
+from pynamodb_mutex._once.rows import OnceRow
 from pynamodb_mutex._once.run import decide, peek
 from pynamodb_mutex.cli import _output, _run
 from pynamodb_mutex.cli._child import OF_SIGNALS, EndReason, Signals, find_command, say
@@ -325,7 +325,7 @@ def _decided(
     seen = execute(process, peek(process, locks.store, row, forces=force))
     before = locks.shown(row, seen.item, seen.received)
     print_lines(about(before), err=True)
-    is_kept = before.state == RECORDED and before.claim.of(Outcome).unstored is None
+    is_kept = before.state == RECORDED and before.claim.of(OnceRow).unstored is None
     if (before.state == RUNNING and not force) or (is_kept and result):
         raise Failure(f"nothing was done: {shown(key)} is {before.state}")
     is_done = result is None and before.state == NOTHING

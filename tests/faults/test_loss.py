@@ -201,7 +201,7 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(subject, clock, on_lost
         clock.advance(10.1)
         until(lambda n=count: len(subject.of("renew")) == n and lock.remaining > 25)
     clock.advance(10.1)
-    whole = getattr(lock._latest, "together", lock._latest)
+    whole = lock._latest.whole
     until(lambda: whole.ended_by_max_hold)
     assert lock.held
     clock.advance(20)

@@ -38,7 +38,7 @@ from pynamodb_mutex._lock.protocol.server_time import (
     ServerTime,
 )
 from pynamodb_mutex._lock.runtime import clock as _clock
-from pynamodb_mutex._once.rows import Outcome
+from pynamodb_mutex._once.rows import OnceRow
 from pynamodb_mutex.exceptions import Loss
 
 # -- bounds of server time: also after a clock stood still -----------------------------------------
@@ -378,11 +378,11 @@ def test_row_shows_a_claim_or_a_result_until_server_time_has_surely_passed_its_e
     end, tick_later = EXACT.passes(1005.0), EXACT.passes(1005.0 + TICK)
     just_before = math.nextafter(end, 0.0)
     assert [row.is_held(at, EXACT) for at in (just_before, end)] == [True, False]
-    assert [row.of(Outcome).counts(at, EXACT) for at in (end, tick_later)] == [True, False]
+    assert [row.of(OnceRow).counts(at, EXACT) for at in (end, tick_later)] == [True, False]
     assert row.is_held(math.inf, None)
-    assert row.of(Outcome).counts(math.inf, None)
+    assert row.of(OnceRow).counts(math.inf, None)
     assert not Claim().is_held(0.0, EXACT)
-    assert not Claim().of(Outcome).counts(0.0, EXACT)
+    assert not Claim().of(OnceRow).counts(0.0, EXACT)
 
 
 # -- our own ---------------------------------------------------------------------------------------

@@ -102,4 +102,4 @@ def waiting(lock, timeout=60.0):
 def send_renewal(*several):
     """Renew locks as the library does in the background, each with those that are held together with it."""
     for each in several:
-        execute(current_process(), renew_in_background(getattr(each, "together", each)))
+        execute(current_process(), renew_in_background(each.whole))

@@ -86,10 +86,10 @@ def test_connections_are_kept_alive_without_stalls(dynamodb):
 
 def test_many_clients_at_once(client):
     idle = [socket.create_connection(address(client)) for _ in range(100)]
-    whole = Barrier(120)
+    together = Barrier(120)
 
     def ask(_):
-        whole.wait()
+        together.wait()
         return client.get_item(TableName=TABLE, Key={"k": s("none")})
 
     with ThreadPoolExecutor(120) as threads:

@@ -159,7 +159,7 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
     return serialized
 
 
-def of_room(model: type[Model]) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
+def room_attributes(model: type[Model]) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
     """Return the attributes that a room has added to the rows of its model, each with what reads its stored value."""
     declared: Mapping[str, Callable[[dict[str, Any]], Any]] = getattr(model, "_of_room", {})
     return declared
@@ -168,7 +168,7 @@ def of_room(model: type[Model]) -> Mapping[str, Callable[[dict[str, Any]], Any]]
 def extra_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
     """Return a lock table's extra attributes, by name: those that are not the protocol's."""
     keys = {hash_key_name(model), range_key_name(model)}
-    protocol = {*CLAIM, *OF_TABLES, *of_room(model), "ttl", "data"} | keys
+    protocol = {*CLAIM, *OF_TABLES, *room_attributes(model), "ttl", "data"} | keys
     return {n: each for n, each in model.get_attributes().items() if n not in protocol}
 
 
@@ -231,15 +231,15 @@ class Layout:
         # In a user's row, attributes of these names are the user's own.
         self.ttl_attribute: Any = None if prefix else attributes["ttl"]
         self.data_attribute: Any = None if prefix else attributes["data"]
-        own: Any = [None if prefix else attributes[name] for name in OF_TABLES]
-        self.free_since, self.waiting, *sharing = own
+        more: Any = [None if prefix else attributes[name] for name in OF_TABLES]
+        self.free_since, self.waiting, *sharing = more
         self.shared_by, self.wanted_until, self.wanted_by = sharing
         self.sharing: list[Any] = [] if prefix else sharing
-        self._of_room = of_room(model)
-        readers = {**_READERS, **self._of_room}
+        self._of_a_room = room_attributes(model)
+        readers = {**_READERS, **self._of_a_room}
         self._readers = [
             (name, attributes[prefix + name].attr_name, readers[name])
-            for name in (CLAIM if prefix else (*CLAIM, *OF_TABLES, *self._of_room))
+            for name in (CLAIM if prefix else (*CLAIM, *OF_TABLES, *self._of_a_room))
         ]
         self.initial = [] if prefix else [*extra_attributes(model).items()]
 
@@ -276,8 +276,8 @@ class Layout:
             for attribute in (self.token, self.version):
                 if attribute.attr_name not in raw:
                     return attribute.attr_name, "is missing"
-        if self._of_room:
-            values["of_room"] = {n: values.pop(n) for n in self._of_room.keys() & values.keys()}
+        if self._of_a_room:
+            values["of_room"] = {n: values.pop(n) for n in self._of_a_room.keys() & values.keys()}
         return Claim(**values)
 
     def fault(self, raw: RawItem) -> str | None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GIVEN = frozenset({"data", "must_exist", "new_version", "readers"})
+_OPTIONAL = frozenset({"data", "must_exist", "new_version", "readers"})
 """Names of values by whose presence the texts of acquiring writes differ."""
 
 # -- templates -------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Requests(Templates):
         extra: tuple[str, ...] = ()
         if self._layout.initial:
             extra = tuple(name for name in values if name.startswith(EXTRA))
-        return self._acquire[watched, _GIVEN.intersection(values), clause, extra]
+        return self._acquire[watched, _OPTIONAL.intersection(values), clause, extra]
 
     @by_kind
     def _acquire(

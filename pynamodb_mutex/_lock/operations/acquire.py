@@ -59,7 +59,7 @@ class BaseAcquisition(ABC, Generic[H]):
     Attributes:
         process: State of the process.
         timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-        requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
+        attempts: The requests that were sent; those of a larger acquisition, if this is part of one.
     """
 
     def __init__(self, process: ProcessState, timeout: float) -> None:
@@ -169,7 +169,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         displaced: The claim whose place this attempt has taken by force; None if there is none.
         undo: What takes back what it has done, or may have done, and what others have seen of it.
         on_readers: Called with this attempt when it sees that readers share the claim in the way; None for nothing.
-        mark: Makes the request that shows readers that this attempt waits, in place of a poll's read, or returns None for a
+        request_mark: Makes the request that shows readers that this attempt waits, in place of a poll's read, or returns None for a
             read; None as long as no readers were met.
     """
 
@@ -196,7 +196,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         self._outrun = False
         self.displaced: Claim | None = None
         self.on_readers: Callable[[Acquisition], object] | None = None
-        self.mark: Callable[[], Request | None] | None = None
+        self.request_mark: Callable[[], Request | None] | None = None
         # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
         self.undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
@@ -353,7 +353,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
     def poll_times(self) -> tuple[float, float]:
         """Shortest and longest wait between two polls, in seconds."""
         shortest, longest = self.contender.options.poll
-        most = math.inf if self.mark is None else LONGEST_BETWEEN_MARKS
+        most = math.inf if self.request_mark is None else LONGEST_BETWEEN_MARKS
         return min(shortest, most), min(longest, most)
 
     @property
@@ -413,14 +413,14 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         # Suppose other processes hold the lock for short times, and one of them acquires it between our read and our
         # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
         # hands; but one that readers keep out tells them so in place of a read.
-        is_fleeting = self._outrun and self.observed.changed_hands and self.mark is None
+        is_fleeting = self._outrun and self.observed.changed_hands and self.request_mark is None
         return "write" if seems_free or (is_fleeting and not held_here) else "read"
 
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         contender = self.contender
 
         def build() -> Request:
-            request = None if self.mark is None else self.mark()
+            request = None if self.request_mark is None else self.request_mark()
             return request or contender.store.read(contender.options.row, consistent=consistent)
 
         return (

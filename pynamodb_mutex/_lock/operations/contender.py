@@ -311,7 +311,7 @@ class Contender:
         if self.options.data is not None:
             values["data"] = self.options.data
         if self.options.must_exist:
-            values["must_exist"] = True  # no slot: it chooses the template
+            values["must_exist"] = True  # it chooses the template: see `Requests.acquire`
         return values
 
 

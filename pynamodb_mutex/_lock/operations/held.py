@@ -512,7 +512,7 @@ class HeldClaim(Held):
         elif self.may_be_unlocked:
             # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
             # that was released, and undo what another has written since: it is refused.
-            self.whole.is_unaware = not self.whole.open_blocks
+            self.whole.is_unaware |= not self.whole.open_blocks
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:

@@ -105,7 +105,7 @@ class LocalQueue(Generic[H, C]):
         self._queues[self._place] = self
 
     def note_in_the_way(self, claim: Claim, polls_by: float) -> None:
-        """See a claim of another process, as a waiter in line has seen it, and by when it polls again."""
+        """Note the claim of another process that a waiter in line has seen, and by when the waiter polls again."""
         if not self.known_taken:
             self._wake_all()
         self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE

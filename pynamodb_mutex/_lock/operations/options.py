@@ -180,7 +180,7 @@ def _checked(model: type[Model], name: str, value: Any) -> Any:  # noqa: C901, P
 def _positive(name: str, value: object) -> float:
     seconds = check_duration(name, as_seconds(value))
     if seconds <= 0:
-        msg = f"{name} must be above 0 seconds, or None, not {value}"
+        msg = f"{name} must be above 0 seconds, or None, not {seconds}"
         raise ValueError(msg)
     return seconds
 
@@ -191,7 +191,7 @@ def _checked_poll(poll: object) -> tuple[float, float]:
         raise TypeError(msg)
     shortest, longest = (check_duration("poll", as_seconds(wait)) for wait in poll)
     if not 0 < shortest <= longest:
-        msg = f"poll needs 0 < shortest <= longest seconds, not {shown(poll)}"
+        msg = f"poll needs 0 < shortest <= longest seconds, not {(shortest, longest)}"
         raise ValueError(msg)
     return shortest, longest
 

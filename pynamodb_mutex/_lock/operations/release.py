@@ -123,7 +123,7 @@ def _make_last(held: Held) -> None:
     """Let the release that follows end an acquisition, however often it was entered."""
     # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
     # guard it would undo what the next holder writes.
-    held.whole.is_unaware = not held.whole.open_blocks
+    held.whole.is_unaware |= not held.whole.open_blocks
     for claim in held.unreleased:
         claim.depth = 1
 

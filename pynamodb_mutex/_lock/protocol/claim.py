@@ -412,7 +412,7 @@ class OwnClaim:
         return known[2]
 
     def outbid(self, end: float | None) -> None:
-        """See an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
+        """Let the end that is proposed next be later than one that a row showed. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 
     def next_write(self, random_bits: str) -> int:

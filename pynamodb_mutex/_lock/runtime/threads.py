@@ -264,5 +264,5 @@ class WorkersByEndpoint:
 
     def help_out(self) -> bool:
         """Make a posted call for each endpoint on this thread as `Workers.help_out` does; return whether it made any."""
-        each = [workers.help_out() for workers in list(self._by_endpoint.values())]
-        return any(each)
+        made_a_call = [workers.help_out() for workers in list(self._by_endpoint.values())]
+        return any(made_a_call)

@@ -1,6 +1,6 @@
 """Draw the diagrams of the concept pages: ``python docs/diagrams.py`` writes them into docs/pictures.
 
-Each is an SVG on a background of its own, so that it reads the same in light and in dark. They are as wide as a
+Each is an SVG on white; ``_static/site.css`` inverts it in the dark theme. They are as wide as a
 phone's screen: a wider drawing would be scaled down there, and its words with it. What is drawn lower makes a drawing
 higher. Nothing makes it wider: ``tests/docs/test_pictures.py`` measures whether all of it is inside.
 """
@@ -346,6 +346,56 @@ def which_lock() -> Drawing:
     return draw
 
 
+def time_line() -> Drawing:
+    """A lock with the default lease, from the renewal after which DynamoDB cannot be reached."""
+    draw = Drawing("A lock whose renewals fail")
+    axis, scale, top = 84, 8, 204
+    events = (
+        (-20, "acquired, for 30 s", BLUE),
+        (-10, "renewed, after a third of the lease", BLUE),
+        (0, "renewed: the last time that succeeds", BLUE),
+        (10, "this renewal fails, and is repeated", RED),
+        (19.7, "danger: on_danger is called", AMBER),
+        (29.7, "lost: held is False, on_lost is called", RED),
+        (33, "at the latest, the next caller acquires the lock", BLUE),
+    )
+    for start, end, ink, fill in ((-20, 19.7, GREEN, HELD), (19.7, 29.7, AMBER, "#fdf3e1")):
+        draw.box(axis - 9, top + start * scale, 18, (end - start) * scale, ink, fill)
+    draw.box(axis - 9, top + 33 * scale, 18, 40, BLUE, "#e6eff9")
+    for at, words, ink in events:
+        y = top + at * scale
+        draw.line(axis - 14, y, axis + 14, y, ink)
+        draw.text(axis - 20, y + 5, f"{at:g} s", GREY, anchor="end")
+        draw.text(axis + 22, y + 5, words, ink, anchor="start")
+    draw.note("Seconds from the last renewal that succeeded.")
+    return draw
+
+
+def shards() -> Drawing:
+    """Three workers share six shards; one of them dies."""
+    steps = (
+        ("three workers, six shards: each has two", GREY, ("01", "23", "45")),
+        ("ben dies: nobody works on its shards", RED, ("01", "23", "45")),
+        ("33 s later ben's locks have expired", BLUE, ("012", "", "453")),
+        ("ben starts again, and 18 s later has its share", BLUE, ("01", "23", "45")),
+    )
+    step, top, width = 76, 74, 136
+    draw = Drawing("Three workers, of which one dies")
+    for place, name in enumerate(("ann", "ben", "cho")):
+        draw.text(76 + place * 144, 26, name, weight="bold")
+    for number, (words, ink, workers) in enumerate(steps):
+        y = top + number * step
+        draw.text(8, y - 12, words, ink, anchor="start")
+        for place, owned in enumerate(workers):
+            left, is_dead = 8 + place * 144, place == 1 and number in {1, 2}
+            draw.box(left, y, width, 36, *((RED, "#fbeceb") if is_dead else (GREEN, HELD)))
+            for at, shard in enumerate(owned):
+                x = left + 8 + at * 41
+                draw.box(x, y + 6, 36, 24, RED if is_dead else GREEN, "#ffffff")
+                draw.text(x + 18, y + 23, shard, RED if is_dead else INK, halo="0")
+    return draw
+
+
 def waiting_line() -> Drawing:
     """Those who wait in line: join at the end, acquire at the front, pass the dead."""
     steps = (
@@ -410,6 +460,8 @@ DIAGRAMS = {
         once,
         lost_answer,
         hand_over,
+        time_line,
+        shards,
         waiting_line,
         take_over,
         server_time,

@@ -1,20 +1,23 @@
 """Makes the pictures of the terminal: python docs/pictures/terminal.py. Not run by the tests.
 
-Each shows what the command printed: ls and watch of a table with a few locks, on a terminal so narrow that it can
-be read on a phone.
+Each shows what the command printed: ls and watch of a table with a few locks, and the demonstration, on a terminal so
+narrow that it can be read on a phone.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex.cli._listing import ORDERS, View, _Watching, counts_of, table_of
+from pynamodb_mutex.cli._listing import _frame, _news, _Watching, by_key, counts_of, table_of
 from pynamodb_mutex.cli._locks import Locks
 from pynamodb_mutex.cli._place import Place
 from pynamodb_mutex.testing import embedded_dynamodb, use
@@ -46,12 +49,11 @@ def locks() -> None:
     time.sleep(4)
     table = Locks(LockItem)
     console = terminal(24)
-    found = sorted(table.standing(), key=ORDERS["key"])
-    console.print(table_of(found, None, console.width))
+    found = sorted(table.standing(), key=by_key)
+    console.print(table_of(found, console.width))
     console.print(counts_of(found), highlight=False)
     save(console, "ls", "pynamodb-mutex ls")
     news = []
-    view = View(Place(), "key", None)
     watching = _Watching(lambda: list(table.standing()), 1.0)
     watching.look()
     for step in (
@@ -61,12 +63,25 @@ def locks() -> None:
     ):
         step()
         time.sleep(1)
-        news += [view.line(change, console.width) for change in watching.look()]
+        news += [_news(change, console.width) for change in watching.look()]
     console = terminal(24)
-    console.print(view.frame(watching, news, console))
+    console.print(_frame(Place(), watching, news, console))
     save(console, "watch", "pynamodb-mutex watch")
 
 
+def demo() -> None:
+    program = FOLDER.parents[1] / "examples" / "demo.py"
+    command = [sys.executable, str(program), "--processes", "3", "--seconds", "4"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    _, _, story = done.stdout.rstrip().partition("\n\n")
+    console = terminal(60)
+    for line in story.splitlines():
+        indent = " " * 9 * line.startswith(" ")
+        console.print(fill(line, 59, subsequent_indent=indent), highlight=False, markup=False)
+    save(console, "demo", "make demo")
+
+
 if __name__ == "__main__":
+    demo()
     with embedded_dynamodb(8000) as engine, use(engine):
         locks()

@@ -1,11 +1,14 @@
 """Sphinx configuration. The build needs no network."""
 
 import inspect
+import os
 import re
 from importlib import import_module
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import ClassVar
 
+from docutils.nodes import paragraph
 from docutils.statemachine import StringList
 from sphinx.domains.python import PyObject
 from sphinx.ext.napoleon import GoogleDocstring
@@ -24,6 +27,9 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_last_updated_by_git",
+    "sphinx_sitemap",
+    "sphinxext.opengraph",
 ]
 # single backquotes, as the docstrings use them, name Python objects
 default_role = "py:obj"
@@ -59,7 +65,25 @@ nitpick_ignore_regex = [
 exclude_patterns = ["speed/*.rst"]  # parts of speed.rst, as make bench writes them
 
 html_theme = "furo"
-html_title = "pynamodb-mutex"
+html_title = f"pynamodb-mutex {release}"
+html_baseurl = os.environ.get(
+    "READTHEDOCS_CANONICAL_URL", "https://pynamodb-mutex.readthedocs.io/page/"
+)
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_theme_options = {
+    "source_repository": "https://github.com/pynamodb-mutex/pynamodb-mutex",
+    "source_branch": "main",
+    "source_directory": "docs",
+}
+pygments_dark_style = "a11y-dark"  # the theme's own underlines the names of modules
+suppress_warnings = ["git"]  # a page whose last change is not in a shallow clone has no date
+
+sitemap_url_scheme = "{link}"
+sitemap_show_lastmod = True
+ogp_site_url = html_baseurl
+ogp_social_cards = {"enable": "READTHEDOCS" in os.environ}  # they take longer than all else
 
 
 MEMBERS = {
@@ -161,6 +185,17 @@ def readable_defaults(app, what, name, obj, options, signature, result):  # noqa
     return re.sub(r"<(?:class '|function )(?:\w+\.)*(\w+)'?>", r"\1", signature), result
 
 
+def llms_txt(app, error):
+    """Write llms.txt: of each page, in the order of the navigation, its title, its address and its first paragraph."""
+    if error is None and app.builder.format == "html":
+        lines = [f"# {project}", ""]
+        for page in app.env.collect_relations():
+            title = app.env.titles[page].astext()
+            first = next(app.env.get_doctree(page).findall(paragraph)).astext()
+            lines.append(f"- [{title}]({html_baseurl}{page}.html): {' '.join(first.split())}")
+        Path(app.outdir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def setup(app):
     for module in ("pynamodb_mutex._synchronized", "pynamodb_mutex.testing.holders"):
         # autodoc would show the overloads, which are for type checkers, in place of the signature
@@ -171,6 +206,7 @@ def setup(app):
         if field.name == "variable":
             field.label = "Attributes"
     app.add_directive("members", Members)
+    app.connect("build-finished", llms_txt)
     app.connect("autodoc-process-docstring", variable_docstring)
     app.connect("autodoc-process-signature", readable_defaults)
     app.connect("autodoc-process-docstring", property_docstring, priority=900)  # after napoleon

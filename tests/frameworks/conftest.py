@@ -9,6 +9,11 @@ from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import embedded_dynamodb, use
 
 
+def pytest_configure(config):
+    # the runner of durable functions leaves the event loop of its thread open
+    config.addinivalue_line("filterwarnings", "ignore:unclosed event loop:ResourceWarning")
+
+
 @pytest.fixture(scope="session")
 def engine():
     with embedded_dynamodb() as engine, use(engine):

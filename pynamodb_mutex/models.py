@@ -94,7 +94,7 @@ class LockItem(Model):
     """The lock table as a PynamoDB model: the row of one lock.
 
     Subclass it to choose another table, region or host (``class Meta``), other stored names (``attr_name=``), additional
-    attributes, or a range key; if the range key has a default, you need not give it for each lock. Your subclass has a
+    attributes, or a range key. With a default, you need not give the range key for each lock. Your subclass has a
     connection of its own, with a connect timeout of 1 s and a read timeout of 2 s, unless its ``Meta`` sets others.
 
     Do not write rows by hand; use `force_release` to free a lock.
@@ -102,15 +102,15 @@ class LockItem(Model):
     Attributes:
         key (str): The hash key, 1 to 2048 bytes of UTF-8.
         version (int): The fencing token; grows each time the lock changes hands.
-        token (str): Random id of the last acquisition; stays after the release.
-        owner (str | None): A label for people; None when free. ``shared:`` and the first reader's, if readers share the lock.
+        token (str): Random id of the last acquisition; a release keeps it.
+        owner (str | None): A label for people; None when free. ``shared:`` and the first reader's for a shared lock.
         lease (float | None): Seconds that the claim lasts without a renewal; None when free.
         expires_at (float | None): End of the claim, in seconds of DynamoDB's time since the epoch; None when free.
         writes (int | None): Random number of the last guarded write.
-        abandoned_by (str | None): Label of the previous holder if it never released the lock, or empty.
+        abandoned_by (str | None): Label of a previous holder that never released the lock, or empty.
         ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the end of
             the claim.
-        data (Any): The payload, any JSON value; it stays after the release, and the next holder can read it.
+        data (Any): The payload, any JSON value; a release keeps it, and the next holder can read it.
         waiting (list[str] | None): Entries of the waiters in line, first come first, ``-`` where one has left: see `waiters`.
         free_since (float | None): When the last claim ended, or a reader or the first in line last left, in seconds of
             DynamoDB's time since the epoch, at most two seconds late. You cannot see in it when the present claim began or
@@ -138,8 +138,8 @@ class LockItem(Model):
         max_pool_connections = _TIGHT["max_pool_connections"]
 
     retention: ClassVar[float] = 7 * 86400.0
-    """Seconds for which a row stays after its claim ended or was released; 7 days by default, at least an hour. If a row is
-    created after that, its fencing tokens start from DynamoDB's time in milliseconds.
+    """Seconds for which a row outlasts its claim; 7 days by default, at least an hour. A row that is created later starts
+    its fencing tokens from DynamoDB's time in milliseconds.
     """
 
     key = UnicodeAttribute(hash_key=True)
@@ -238,7 +238,7 @@ class LockItem(Model):
 
         Raises:
             InvalidKeyError: No lock can have the key.
-            pynamodb.exceptions.ScanError: DynamoDB refuses the request, or you cannot reach it; QueryError, if you gave a key.
+            pynamodb.exceptions.ScanError: DynamoDB refuses the request, or you cannot reach it; QueryError with a key.
             pynamodb.exceptions.TableDoesNotExist: The table is missing.
 
         Example::
@@ -263,15 +263,15 @@ class LockItem(Model):
 
         From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the holder's. Not
         guaranteed: that the holder stops. It learns of the loss from its next request; a holder in your process, unless it
-        shares the lock, learns of it at once. If readers share the lock, all of them lose it.
+        shares the lock, learns of it at once. All readers of a shared lock lose it.
 
-        If a row has impossible lock attributes, no mutex acquires it. This repairs such a row, unless it has changed since it
-        was read: the lock is then free, and its fencing token is above the old number, if there was one. It never changes a row
-        that is not a lock's.
+        No mutex acquires a row with impossible lock attributes. This repairs the row, unless it has changed since it was
+        read: the lock is then free, and its fencing token is above any old number. It never changes a row that is not a
+        lock's.
 
         Args:
             key: The lock's key.
-            range_key: Its range key, if that is not the default.
+            range_key: Its range key; None for the default.
 
         Returns:
             Whether it broke a claim, or repaired a row. False if there was nothing to break; or if the lock changed hands
@@ -346,7 +346,7 @@ class LockItem(Model):
 
     @property
     def readers(self) -> list[tuple[str, datetime | None]]:
-        """Label of each reader, cut off after 64 bytes, and the end of its share in DynamoDB's time (UTC).
+        """Label of each reader, at most 64 bytes of it, and the end of its share in DynamoDB's time (UTC).
 
         You still see a dead reader before the last reader has left, or a writer takes the lock over.
         """

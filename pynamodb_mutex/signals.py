@@ -1,14 +1,14 @@
 """Emits blinker signals for lock events, as PynamoDB does for requests.
 
-If you call ``acquired.connect(receiver)``, you get ``receiver(sender, **event)`` for each lock of your process; by
+``acquired.connect(receiver)`` has ``receiver(sender, **event)`` called for each lock of your process;
 ``acquired.connect(receiver, sender=ShopLock)``, for the locks in one table. The sender is the model of the lock's row:
-`~pynamodb_mutex.LockItem`, a subclass of it, or, for a lock in a row, that row's model. blinker keeps a weak reference to your
-receiver, unless you connect it with ``weak=False``.
+`~pynamodb_mutex.LockItem`, a subclass of it, or, for a lock in a row, that row's model. blinker keeps a weak reference to
+your receiver, unless you connect it with ``weak=False``.
 
 **Order.** You get the signals of one acquisition in the order of the events: first ``acquired``; then any number of ``lost``,
-each followed by a ``renewed`` with ``won_back`` if a renewal wins the lock back; last one of ``released``, ``handed_over`` and
-``lost``, unless your process ends before. If you acquire locks together, you get signals for each. If you acquire a reentrant
-lock again, that is no acquisition.
+each followed by a ``renewed`` with ``won_back`` if a renewal wins the lock back; last, if your process lives on, one of
+``released``, ``handed_over`` and ``lost``. You get signals for each of the locks that you acquire together. To acquire a
+reentrant lock again is no acquisition.
 
 **Errors.** The library logs an exception of your receiver under ``pynamodb_mutex``, and goes on. It refuses a coroutine
 function in the same way.
@@ -105,8 +105,8 @@ class Acquired(_OfAHold):
         fencing_token: Its fencing token; None with ``delete_on_release``.
         attributes: The values that you gave as ``attributes``, or None.
         waited: Seconds since you called ``acquire``.
-        attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread handed
-            the lock over before your thread sent a request. The requests of a group count for each of its locks.
+        attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread
+            handed the lock over ahead of your first request. The requests of a group count for each of its locks.
         abandoned: Whether the previous holder never released the lock; False for several locks together.
         abandoned_by: Label of that holder, or None.
         forced: Whether you took the lock by force from another holder.
@@ -114,7 +114,7 @@ class Acquired(_OfAHold):
         expires_at: End of the claim, in seconds of DynamoDB's time since the epoch.
         readers: Number of readers, yours among them, as the last answer showed it. Only shared locks have this and the next
             argument.
-        resent: Number of joins and renewals so far that you sent again, because other readers had moved the end of the claim.
+        resent: Number of joins and renewals so far that you sent again: other readers had moved the end of the claim.
     """
 
     waited: float
@@ -269,9 +269,10 @@ class OnceCalled(TypedDict):
     Attributes:
         key: The key.
         owner: Label of the caller.
-        outcome: How your call ended. ``"ran"``: it did the work, whose result is recorded. ``"repeated"``: a result counted;
-            ``"waited"``: the same, after your call had waited for another run. ``"failed"``: it did not complete the work.
-            ``"mismatched"``: PayloadMismatchError; ``"unknown"``: OutcomeUnknownError; ``"not_recorded"``: NotRecordedError.
+        outcome: How your call ended. ``"ran"``: it did the work, and the result is recorded. ``"repeated"``: a result
+            counted; ``"waited"``: the same, but your call waited for another run. ``"failed"``: it did not complete the
+            work. ``"mismatched"``: PayloadMismatchError; ``"unknown"``: OutcomeUnknownError; ``"not_recorded"``:
+            NotRecordedError.
         attributes: None.
     """
 
@@ -285,9 +286,9 @@ class ClocksDisagree(TypedDict):
     """Arguments of `clocks_disagree`.
 
     Attributes:
-        endpoint: URL to which the requests went.
+        endpoint: URL of the requests.
         behind: Seconds by which two answers contradict each other, at least; of several, the worst.
-        answers: Number of answers since the signal before that contradict an earlier answer by more than 0.1 s.
+        answers: Number of answers since the last signal that contradict an earlier answer by more than 0.1 s.
         key: Empty, for this concerns no lock.
         owner: Empty.
         attributes: None.
@@ -311,8 +312,8 @@ not_acquired: NamedSignal = SIGNALS["not_acquired"]
 """Your ``acquire`` ended without the lock, by timeout, error or cancellation. See `NotAcquired`."""
 
 renewed: NamedSignal = SIGNALS["renewed"]
-"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. You may get it, on another thread, after the
-signal of the acquisition's end. See `Renewed`.
+"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. You may get it, on another thread, later
+than the signal of the acquisition's end. See `Renewed`.
 """
 
 renewal_failed: NamedSignal = SIGNALS["renewal_failed"]
@@ -320,14 +321,14 @@ renewal_failed: NamedSignal = SIGNALS["renewal_failed"]
 
 danger: NamedSignal = SIGNALS["danger"]
 """Less than a third of your lease is left, and renewal has not helped. You get it once, and again only after a successful renewal.
-While you have a receiver connected, you also get it for locks without ``auto_renew`` that you acquire after that. Like
-``renewed`` it may come after the signal of the acquisition's end. See `Danger`.
+With a receiver connected, you also get it for locks without ``auto_renew`` that you acquire from then on. Like ``renewed``
+it may come later than the signal of the acquisition's end. See `Danger`.
 """
 
 lost: NamedSignal = SIGNALS["lost"]
-"""You lost a lock before you released it. You get it once, and again only if you won the lock back in between. While you have a
-receiver connected, the library also detects, in the background, losses of locks without ``auto_renew`` that you acquire after
-that. See `Lost`.
+"""You lost a lock before you released it. You get it once, and again only if you won the lock back in between. With a
+receiver connected, the library also detects, in the background, losses of locks without ``auto_renew`` that you acquire
+from then on. See `Lost`.
 """
 
 released: NamedSignal = SIGNALS["released"]
@@ -337,7 +338,7 @@ handed_over: NamedSignal = SIGNALS["handed_over"]
 """You handed a lock over to the next thread or task in line, or detached it into a ticket. See `HandedOver`."""
 
 marked: NamedSignal = SIGNALS["marked"]
-"""Your waiting writer has marked the lock, so that no new readers join for a few seconds. See `Marked`."""
+"""Your waiting writer has marked the lock, and no new readers join for a few seconds. See `Marked`."""
 
 once_called: NamedSignal = SIGNALS["once_called"]
 """Your call of `~pynamodb_mutex.once` has ended; you get the signals of its lock in addition. See `OnceCalled`."""

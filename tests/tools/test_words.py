@@ -126,10 +126,8 @@ PLAIN = "Your process dies, and DynamoDB keeps the row. You wait for it. " * 40
         # a literal, a role and a comment speak to nobody
         (PLAIN.replace("You", "``you``").replace("your", ":doc:`you`"), ["you"]),
         (PLAIN + "Whoever has that of those waits. " * 3, ["pro-forms", "page"]),
-        (
-            PLAIN + "You come before it, after it, while it waits, until it ends. " * 5,
-            ["subordinators"],
-        ),
+        (PLAIN + "You wait until it ends. " * 10, []),
+        (PLAIN + "You wait until it ends. " * 11, ["subordinators"]),
     ],
 )
 def test_manual_that_does_not_speak_plainly_is_refused(page, wrong, capsys):

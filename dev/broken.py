@@ -1,4 +1,4 @@
-"""Broken variants of the library: each undoes one of its rules, and the trial or the simulation must catch it.
+"""Broken variants of the library: each undoes one of its rules, and the trial, the simulation or a test must catch it.
 
 They are changes of lines, in ``broken.txt``: after a comment with the variant's name and what it does wrong, a function, the
 lines of it that go, and those that take their place. `broken` applies them by name. A change whose lines are not in the

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from once_scene import There
 from pynamodb.exceptions import TransactWriteError, UpdateError
-from this_process import store_for
+from this_process import QueueFor, store_for
 from waits import until
 
 from dev.faultproxy import (
@@ -374,6 +374,26 @@ def _stale():
     values = {"token": {"S": "old"}, "version": {"N": "1"}, "result": {"S": '"old"'}}
     row = {"key": {"S": "once#a"}, "done_until": {"N": "4000000000"}, **values}
     return answer_with(Reply(200, json.dumps({"Item": row}).encode(), DYNAMODBS))
+
+
+@pytest.mark.parametrize(("runner", "op"), [("other", "GetItem"), ("once", "complete")])
+def test_call_that_begins_after_a_result_was_forgotten_does_not_get_it(scene, runner, op):
+    """Though its process has read that result, or recorded it, and the answer is on its way."""
+    calls, queue = [], QueueFor(scene.here, "once#a")
+
+    def forgotten_and_called():
+        Once.forget("a", model=There)
+        calls.append(pool.submit(scene.call, "new"))
+        until(lambda: len(queue.turns) == 2)
+
+    with ThreadPoolExecutor() as pool, getattr(scene, runner)() as run:
+        calls.append(pool.submit(scene.call, "again"))
+        until(lambda: queue.turns and queue.in_the_way)
+        meets = duplicate("first", forgotten_and_called)
+        scene.proxy.next(meets, op=op, when=lambda body: body.get("ConsistentRead", True))
+        run.complete("old")
+        assert calls[0].result() == "old"
+        assert calls[1].result() == "new"
 
 
 def test_idle_process_takes_no_result_that_has_ended(scene):

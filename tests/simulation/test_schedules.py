@@ -302,6 +302,18 @@ CAUGHT_IN = {
 }
 """Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""
 CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
+CAUGHT_BY_A_TEST = {
+    "passes-a-holder": "dynamodb/test_requests.py -k passes_the_dead_by_time",
+    "joins-late": "dynamodb/test_requests.py -k join_is_refused_after",
+    "takes-by-one-host": "dynamodb/test_requests.py -k hosts_may_differ",
+    "parent-goes-on": "faults/test_one_holder.py -k forked_child_holds",
+    "any-by-hash-key": "api/locks/test_range_keys.py -k any_of_locks_with_one_hash_key",
+    "unstored-kept": "api/once/test_once_decisions.py -k replaces_what_could_not_be_stored",
+    "result-for-newcomers": "faults/test_unrecorded_runs.py -k begins_after_a_result_was_forgotten",
+    "record-for-newcomers": "faults/test_unrecorded_runs.py -k begins_after_a_result_was_forgotten",
+    "cancelled-ends-run": "api/once/test_async_once.py -k cancelled_while_it_records",
+}
+"""Tests that notice a variant which no schedule shows."""
 
 
 def test_every_broken_variant_is_tried():
@@ -312,7 +324,7 @@ def test_every_broken_variant_is_tried():
     }  # fmt: skip
     # those of shared locks in test_shared_schedules.py
     others = {name for name, section in SECTION.items() if section != "shared"}
-    assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, *scripted} == others
+    assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, *CAUGHT_BY_A_TEST, *scripted} == others
 
 
 @pytest.mark.lengthy
@@ -322,6 +334,15 @@ def test_broken_library_is_caught_within_few_schedules_and_as_it_is_has_no_viola
     with broken(name):
         caught = next(seed for seed in range(first, first + 100) if play(seed, where).violation)
     assert play(caught, where).violation is None
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", CAUGHT_BY_A_TEST)
+def test_broken_library_fails_the_test(name):
+    command = ["-n0", *f"tests/{CAUGHT_BY_A_TEST[name]}".split()]
+    code = f"import pytest; from dev.broken import broken\nwith broken({name!r}): exit(pytest.main({command}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout.decode()
 
 
 @pytest.mark.parametrize(("at_least", "status"), [(1, 0), (2, 1)])

@@ -188,6 +188,8 @@ def test_any_of_locks_with_one_hash_key(shards):
 
     mutex = both(lease=60)
     assert (mutex.keys, mutex.key, mutex.range_key) == (("c s1", "c s2"), "any of c s1, c s2", None)
+    with held_elsewhere(("c", "s1"), model=shards):
+        assert not mutex.locked()
     with held_elsewhere(("c", "s1"), model=shards), mutex:
         # it keeps its own options
         assert (mutex.key, mutex.range_key, mutex.owner) == ("c", "s2", "w2")

@@ -9,7 +9,7 @@ import pytest
 from once_scene import SpecialError, There
 from waits import until, until_async, until_cancelled
 
-from dev.faultproxy import delay, drop_answer, stall
+from dev.faultproxy import delay, drop_answer, drop_request, stall
 from pynamodb_mutex import LockItem, MutexError, Once, OnceItem, ResultUnavailableError, aio
 from pynamodb_mutex.aio import AsyncOnce
 
@@ -143,7 +143,7 @@ def test_call_that_is_cancelled_while_it_records_records(scene_of_once, once):
         asyncio.current_task().cancel()
         return 1
 
-    for fault in (None, drop_answer()):
+    for fault in (None, drop_answer(), drop_request()):
         if fault is not None:
             scene_of_once.proxy.next(fault, op="complete")
         with pytest.raises(asyncio.CancelledError):

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dev.simulation.claims import FORCED_MARK, Claim, values_on
-from dev.simulation.handles import LATE_FOR, LONGEST_HANG
+from dev.simulation.handles import DRIFT, LATE_FOR, LONGEST_HANG
 from dev.simulation.judge import Judge
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex import MutexLostError, OutcomeUnknownError, ResultUnavailableError
 
 COUNTS_BEYOND = 2.5
-"""Longest time in seconds for which a result counts beyond ``done_until``: clients know server time to a second or two."""
+"""Longest time in seconds for which a result counts beyond ``done_until``: clients know server time to a second or two, and to the
+drift since their last answer with a Date."""
 
 
 class Row(NamedTuple):
@@ -99,7 +100,7 @@ class Call:
     @property
     def payload_hash(self) -> str | None:
         """The hash of its payload."""
-        text = json.dumps(self.payload)
+        text = json.dumps(self.payload, separators=(",", ":"), sort_keys=True)
         return None if self.payload is None else hashlib.sha256(text.encode()).hexdigest()
 
     def begins(self) -> None:
@@ -377,14 +378,12 @@ class OnceJudge(Judge):
             is_own = call.unstorable is not None and _text(call.unstorable) in self._texts
         else:
             is_own = value in call.values and text in self._texts
-        # without server time nobody knows that a result has ended
-        is_excused = self._is_excused(call.process) or call.process not in self._dated
+        beyond = self._counts_beyond(call.process)
 
         def counted(row: Row) -> bool:
             if row.result is None or row.result[0] != text:
                 return False
-            until = row.result[1] + COUNTS_BEYOND
-            return until >= max(call.since, row.since) or is_excused
+            return row.result[1] + beyond >= max(call.since, row.since)
 
         rows = [row for row in self._rows_during(call) if counted(row)]
         # whoever has done the work gets what it has recorded itself
@@ -397,6 +396,13 @@ class OnceJudge(Judge):
         self._ask(
             "O6", not isinstance(value, tuple), f"{call.owner} got {value!r}, not as recorded"
         )
+
+    def _counts_beyond(self, process: Process) -> float:
+        """Return for how many seconds a result may count for a process beyond its end: for ever if it has learned no server time since its clock stood still."""
+        dated = self._dated_last.get(process, -math.inf)
+        if self._is_excused(process) or self._resumed.get(process, -math.inf) > dated:
+            return math.inf
+        return COUNTS_BEYOND + DRIFT * (self.now - dated)
 
     def check_absence(self, call: Call) -> None:
         """Check that no result counted from the begin of a call to its end, which got none (O6)."""

@@ -7,8 +7,10 @@ import pytest
 from pynamodb.exceptions import PynamoDBException
 
 from dev.broken import broken
+from dev.simulation.judge import Watched
 from dev.simulation.network import Fault, Network
 from dev.simulation.once import Effect, Receipt
+from dev.simulation.once_judge import Call, OnceJudge
 from dev.simulation.schedule import create_tables
 from dev.simulation.threads import installed
 from dev.simulation.world import Process, World
@@ -175,3 +177,29 @@ def test_result_that_was_forgotten_is_not_given_to_a_call_that_began_later():
     scene.world.after(0.0, lambda: scene.world.processes[0].start_thread("later", starts))
     scene.play(None, [None, Fault("lost_answer", 5.0)], a=a, b=b)
     assert scene.got["later"] == "b"
+
+
+def test_judge_grants_a_process_the_drift_since_its_last_answer_with_a_date():
+    """The result has ended, and the library cannot know that after two hours without such an answer."""
+
+    def a(scene):
+        Once.peek("k", model=Receipt)
+        scene.sleep(7200 * 0.99)
+        scene.world.network.script = lambda _: Fault("undated")
+        call = Call(judge, scene.world.running.process, "a", "once#k")
+        scene.got["a"] = of_key(timeout=0).call(str)
+        call.got(scene.got["a"])
+
+    def b(scene):
+        scene.sleep(7100)
+        call = Call(judge, scene.world.running.process, "b", "once#k")
+        call.keep, call.values = 0.5, [["done", "b"]]
+        of_key(owner="b", keep=0.5).call(lambda: ("done", "b"))
+
+    scene = Scene()
+    judge = OnceJudge(scene.world, {"receipts": Watched("")})
+    with installed(scene.world):
+        Process(scene.world, "a", rate=0.99).start_thread("client", partial(a, scene))
+        Process(scene.world, "b", rate=1.0).start_thread("client", partial(b, scene))
+        scene.world.run(7300)
+    assert scene.got["a"] == ["done", "b"]

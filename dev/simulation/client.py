@@ -7,7 +7,7 @@ public call is made of a lock of any kind, and `once` those that call `once`.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -337,20 +337,38 @@ class Client(AnyLock, OnceCalls, SharedCalls):
                 self._order(group, self._rng.choice(self._schedule._rows), None)
 
     def lock_until_all_is_released(self) -> None:
-        """Lock one key, until a thread of the process releases all that it holds."""
-        with self._locking(Mutex.for_key, self._key()) as mutex:
+        """Lock one key, perhaps entered twice, or a row, until a thread of the process releases all that it holds."""
+        model = self._schedule.chance.choice((None, None, None, Account, Ledger))
+        if model is not None:
+            options = self._options()
+            with self._using(model.locked(self._row(), **options), options) as row:
+                self._process.start_thread("handler", partial(self._release_all, row.row_lock))
+                self._pause()
+            return
+        is_nested = self._schedule.chance.random() < 0.3
+        with self._locking(Mutex.for_key, self._key(), reentrant=is_nested) as mutex:
             self._work(mutex)
-            self._process.start_thread("handler", partial(self._release_all, mutex))
-            self._pause()
+            with mutex if is_nested else nullcontext():
+                self._process.start_thread("handler", partial(self._release_all, mutex))
+                self._pause()
 
-    def _release_all(self, mutex: Mutex) -> None:
+    def _release_all(self, mutex: Any = None) -> None:
+        """Release all that the process holds, as a handler of a signal does; runs of `once` go on."""
         self._schedule.judge.releases_all(self._process)
         report = dict(pynamodb_mutex.release_all(timeout=5.0))
-        if mutex.held and mutex.key not in report:
+        if mutex is not None and mutex.held and mutex.key not in report:
             self._schedule.judge.fail(f"I5: {mutex.key} was left out, and not reported")
 
     def lock_any(self) -> None:
-        """Lock whichever key is free first."""
+        """Lock whichever key is free first, or whichever of two range keys."""
+        if self._schedule.chance.random() < 0.3:
+            key, options = self._key(), self._options()
+            keys = [Mutex.for_key(key, range_key=part, model=Shard, **options) for part in "ab"]
+            asked = {name: options[name] for name in ("timeout", "poll", "lease")}
+            lock = Mutex.any_of(keys, model=Shard, **asked)
+            with self._using(lock, options):
+                self._work(lock)
+            return
         with self._locking(Mutex.any_of, self._schedule._keys) as mutex:
             self._work(mutex)
 

@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 
 O = TypeVar("O", bound=Once)  # noqa: E741 - a kind of `Once`
 
+_PAYLOADS: tuple[tuple[Any, Any, Any], ...] = (
+    (1, 1, 2),
+    ({"to": "é", "cents": [5, None]}, {"cents": [5, None], "to": "é"}, {"to": "e", "cents": [5]}),
+    ("", "", "1"),
+    ([True, {"a": 1.5, "b": {}}], [True, {"b": {}, "a": 1.5}], [False]),
+    (False, False, 0),
+)
+"""Payloads, of which a schedule has three: two forms of one, and another one."""
+
 PREFIX = "once#"
 """What stored keys of `once` begin with."""
 
@@ -190,7 +199,10 @@ class OnceCalls:
         kind = rng.choice(("run", "run", "raise"))
         call = Call(self._judge, self._process, f"{kind}-{self._number()}", self._key())
         call.is_decided = kind == "raise"
-        call.payload = 2 if rng.random() < 0.05 else rng.choice((None, 1, 1))
+        chance = self._schedule.chance
+        one, same, another = _PAYLOADS[self._world.seed % len(_PAYLOADS)]
+        one = chance.choice((one, same))
+        call.payload = another if rng.random() < 0.05 else rng.choice((None, one, one))
         call.keep = rng.choice((0.5, 2.0, 2.0, 5.0, 20.0, 100.0, math.inf))
         return call
 
@@ -209,13 +221,13 @@ class OnceCalls:
             call.mismatched()
         except OutcomeUnknownError as error:
             call.is_unknown(error)
-            if self._rng.random() < 0.5:
-                finish(self._decide(call.key))
+            self._perhaps_decide(call.key)
         except MutexLostError as error:
             call.was_lost(error)
             raise
         except ResultUnavailableError as error:
             call.got_reason(error)
+            self._perhaps_decide(call.key)
         except MutexError as error:
             if "without complete" not in str(error):
                 raise
@@ -287,6 +299,8 @@ class OnceCalls:
             await self._decide(key, kind)
         elif what < 0.12:
             self._process.start_thread("forced", lambda: finish(self._decide(key, forces=True)))
+        elif what < 0.14:
+            self._process.start_thread("handler", self._release_all)
         elif what < 0.2:
             call = Call(self._judge, self._process, f"peek-{self._number()}", key)
             known = await done(kind.peek(key.removeprefix(PREFIX), model=Receipt))
@@ -294,6 +308,10 @@ class OnceCalls:
                 call.got(known.unstored or known.result)
             else:
                 call.got_nothing()
+
+    def _perhaps_decide(self, key: str) -> None:
+        if self._rng.random() < 0.5:
+            finish(self._decide(key))
 
     async def _decide(self, key: str, kind: type[Once] = Once, *, forces: bool = False) -> None:
         """Forget what is known of a key, or record a result; a refusal is no violation."""

@@ -245,6 +245,8 @@ class OnceJudge(Judge):
         """Check that a result which counts stays, unless a person who has seen it forgets it or, if it is not stored, records one."""
         if last.result is None or row.result == last.result:
             return
+        if row.by is not None and row.by.thread.process in self._jumps:
+            return  # it takes the result for one that has ended
         value, until = last.result
         counts = self.now + HOST_SKEW < until
         if _is_decision(before, after):
@@ -332,10 +334,13 @@ class OnceJudge(Judge):
         self._ask("O7", not is_open or seen.version == last.version, what)
         if row.result is not None:
             self.count("recorded by a person")
-            call = next(
-                each for each in self.calls.values() if row.result[0] in map(_text, each.values)
-            )
-            self._texts.add(row.result[0])
+            text = row.result[0]
+            made = (each for each in self.calls.values() if text in map(_text, each.values))
+            call = next(made, None)
+            self._ask("O2", call is not None, f"a person has recorded {text} on {key}")
+            if call is None:
+                return
+            self._texts.add(text)
             self._check_keep(call, key, row.by, row.result[1])
         else:
             self.count("forgotten")
@@ -409,7 +414,7 @@ class OnceJudge(Judge):
         # one that waits behind another of its process relies on the polls of that one
         same = [e for e in self.calls.values() if (e.process, e.key) == (call.process, call.key)]
         waits = any(each.since < call.since and not each.is_over for each in same)
-        if self._was_disturbed(call) or waits:
+        if self._was_disturbed(call) or waits or call.process in self._jumps:
             return
         rows = self._rows_during(call)
         results = [row.result for row in rows]

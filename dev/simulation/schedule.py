@@ -104,8 +104,7 @@ class Size(NamedTuple):
         """Return a random size in which clients share locks."""
         drawn = cls.at_random(rng, SHARED_WAYS)
         keys = min(drawn.keys, 2)
-        # a clock that jumps makes its process take living readers for dead
-        return drawn._replace(ways=ways_of(rng), keys=keys, jumps=0, outages=0.0)
+        return drawn._replace(ways=ways_of(rng), keys=keys, outages=0.0)
 
     @classmethod
     def at_random(cls, rng: random.Random, ways: Sequence[str] = ()) -> Size:
@@ -127,8 +126,7 @@ class Size(NamedTuple):
             hints=rng.choice((0.0, 0.0, 0.5, 1.0)),
             astray=rng.choice((0.0, 0.1, 0.5)),
             gap=rng.choice((0.0,) * 6 + (2 * HOUR, 10 * DAY)),
-            # a run of `once` may forget a result too early when the clock of its process has jumped
-            jumps=0 if ways[0] in ONCE_WAYS else rng.choice((0,) * 6 + (1, 3)),
+            jumps=rng.choice((0,) * 6 + (1, 3)),
             outages=0.0 if ways[0] in ONCE_WAYS else rng.choice((0.0,) * 8 + (0.5,)),
         )
         # the order of waiters, and who counts as dead, shows where many wait in line for the same lock

@@ -333,7 +333,7 @@ class SharedJudge(Judge):
         self._prolonged.setdefault(id(exchange), []).append((token, until))
         term.end, term.watched = end, max(watched, term.watched)
         # a late copy, and what a late answer has made the reader ask for again, is dated by when it was sent
-        is_near = end <= exchange.sent + lease_of(name) + NEAR
+        is_near = end <= exchange.sent + lease_of(name) + NEAR or process in self._jumps
         what = (
             f"an entry on {place} of {lease_of(name)} s ends {end - exchange.sent:.1f} s after it"
         )

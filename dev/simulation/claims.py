@@ -203,6 +203,11 @@ def _name_of(handle: Any) -> str:
 _NO_THREADS: Any = SimpleNamespace(waiting=())
 
 
+def names_of(place: Place) -> set[str]:
+    """Return the names by which handles know the lock of a row: in a lock table, or in a user's."""
+    return {" ".join(place[1]), "/".join((place[0], *place[1]))}
+
+
 def names_claim(exchange: Exchange, watch: Watch) -> bool:
     """Return whether a request names a claim of a handle."""
     return not values_on(exchange, None).isdisjoint(watch.last)
@@ -226,7 +231,7 @@ def values_on(exchange: Exchange, place: Place | None) -> set[Any]:
     kwargs = exchange.kwargs
     parts = parts_of(kwargs)
     if place is not None and "TransactItems" in kwargs:
-        parts = [part for part in parts if _place_of(part) == place]
+        parts = [part for part in parts if place_of(part) == place]
     typed = [v for part in parts for v in part.get("ExpressionAttributeValues", {}).values()]
     typed = [each for v in typed for each in v.get("L", [v])]
     values = {float(each["N"]) if "N" in each else each.get("S") for each in typed}
@@ -242,7 +247,8 @@ def reader_of(kwargs: Any) -> str | None:
     return next((name for name in names if " " in name), None)
 
 
-def _place_of(part: dict[str, Any]) -> Place:
+def place_of(part: dict[str, Any]) -> Place:
+    """Return the row that a request, or a part of a transaction, is about."""
     # only users' rows are put, and their key is called so
     key = part.get("Key") or {"name": part["Item"]["name"]}
     return part["TableName"], tuple(value for typed in key.values() for value in typed.values())

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dev.faultproxy import kind_of
-from dev.simulation.claims import FAR, FORCED_MARK, Term, Watch, names_claim, values_on
+from dev.simulation.claims import FAR, FORCED_MARK, Term, Watch, names_claim, names_of, values_on
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
 
@@ -56,6 +56,9 @@ REPORTED_WITHIN = 0.5
 
 NEAR = 2.5
 """Seconds after its lease in which a claim must end: for so long a newcomer waits in addition."""
+
+RELEASERS = {"handler", "pynamodb-mutex-release"}
+"""Names of the threads that release all that a process holds."""
 
 FEWEST_HAND_OVERS = 16
 SHORTEST_RUN = 0.49
@@ -189,6 +192,11 @@ class HandleJudge(Observer):
             return False
         return answered is not None
 
+    def _is_well(self, process: Process, since: float) -> bool:
+        """Return whether nothing has delayed a process lately, and no request of it has failed since a true time."""
+        failed = any(when > since for when in self._failures.get(process, ()))
+        return self._runs(process) and not failed and not process.refuses_threads
+
     # -- rows and answers ---------------------------------------------------------------------------
 
     def _first_asked(self, exchange: Exchange, token: str | None) -> float:
@@ -205,6 +213,9 @@ class HandleJudge(Observer):
         breaks = breaks and not (is_own and new.token == old.token)
         # not if it is broken by force
         is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
+        if is_handed_over and is_own:
+            what = f"{exchange.thread} handed {place} over, and was to release it"
+            self._ask("I5 all released", exchange.thread.name not in RELEASERS, what)
         if is_own and old.end is not None and (is_handed_over or new.end is None):
             owner = new.owner if is_handed_over else ""
             asked = self._first_asked(exchange, new.token)
@@ -676,7 +687,7 @@ class HandleJudge(Observer):
 
     def _waiters_for(self, process: Process, place: Place) -> list[Watch]:
         """Return the handles of a process by which somebody waits for a lock now, or for several of which it is one."""
-        names = {" ".join(place[1]), f"{place[0]}/{place[1][0]}"}  # in a lock table, or in a user's
+        names = names_of(place)
         return [
             each
             for each in self._watches.get(process, ())

@@ -104,6 +104,23 @@ class LineJudge(SignalJudge):
                 for value in values.values():
                     self._doubtful.setdefault(value.get("S", ""), self._world.now)
 
+    def timed_out(self) -> None:
+        """Check, too, that whoever gave up stands in line no more."""
+        super().timed_out()
+        process = self._world.running.process
+        for watch in self._in_use():
+            place = "locks", watch.keys[:1]
+            if not watch.options.get("fair") or not self._is_well(process, watch.began - LATE_FOR):
+                continue
+            own = [
+                entry
+                for entry in line_of(self._world.tables.row(*place) or {})
+                if self._waiters[entry] is process
+                and entry.rpartition(":")[2] == watch.name
+                and self._joined[entry] >= watch.began
+            ]
+            self._ask("order gave up", not own, f"{watch.name} gave {place} up, and left {own}")
+
     def _is_punctual(self, entry: str, failures: int) -> bool:
         """Return whether a waiter lives and had no reason to miss its turn.
 

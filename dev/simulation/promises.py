@@ -13,7 +13,15 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from dev.simulation.handles import DRIFT, KNOWN_WITHIN, LONGEST_HANG, REPORTED_WITHIN, HandleJudge
+from dev.simulation.claims import names_of, place_of
+from dev.simulation.handles import (
+    DRIFT,
+    KNOWN_WITHIN,
+    LATE_FOR,
+    LONGEST_HANG,
+    REPORTED_WITHIN,
+    HandleJudge,
+)
 from dev.simulation.network import LATEST_READ
 
 if TYPE_CHECKING:
@@ -25,6 +33,9 @@ PERMITS = 2
 
 PERMIT = "#permit-"
 """What stands between its key and the number of a permit."""
+
+SILENT_FOR = 2.5
+"""Longest time in seconds for which a waiter relies on the first one of its process, if that has had no answer."""
 
 WITHIN = 2 * LONGEST_HANG
 """Seconds after the timeout within which a call that acquires must have ended: its last request may hang, and so may the one
@@ -58,6 +69,7 @@ class PromiseJudge(HandleJudge):
             self._check_permits(watch, term.place)
         self._check_in_time(watch)
         if is_new and not self._is_excused(watch.process):
+            self._check_asked(watch)
             self._check_said(watch)
             self._check_written(watch)
 
@@ -79,6 +91,7 @@ class PromiseJudge(HandleJudge):
     def timed_out(self) -> None:
         """Check that the running thread or task, whose acquire had its timeout, has waited for so long."""
         for watch in self._in_use():
+            self._check_asked(watch)
             timeout = watch.options.get("timeout")
             if timeout and not watch.is_timed:
                 waited = self._world.now - watch.began
@@ -88,6 +101,36 @@ class PromiseJudge(HandleJudge):
                     f"{watch.process.name} gave {watch.keys} up after {waited:.1f} of {timeout} s"
                 )
                 self._ask("I8 timeout", is_over, what)
+
+    def _check_asked(self, watch: Watch) -> None:
+        """Check that a waiter whose process knew nothing of the lock for a while, as behind a request that hangs, asked itself (I7)."""
+        process, began = watch.process, watch.began
+        is_plain = watch.is_single and "poll" in watch.options and watch.thread.name == watch.name
+        is_plain &= not (watch.options.get("fair") or watch.options.get("shared"))
+        is_late = (
+            max(self._disturbed.get(process, began), self._interrupted.get(process, began)) > began
+        )
+        if (
+            not is_plain
+            or is_late
+            or process.refuses_threads
+            or self._world.now - began < SILENT_FOR
+        ):
+            return
+        # nor is one to ask that has a holder in its process, or had one lately: others get a chance then
+        gone = (term for term, when in self._gone.values() if when > began - LATE_FOR)
+        places = {term.place for term in (*self._terms.values(), *gone) if term.process is process}
+        if any(not names_of(place).isdisjoint(watch.keys) for place in places):
+            return
+        asked = [
+            min(each.sent if each.thread is watch.thread else math.inf, each.evaluated)
+            for each in self._sent(process, began)
+            if each.operation in {"GetItem", "UpdateItem"}
+            and not names_of(place_of(each.kwargs)).isdisjoint(watch.keys)
+        ]
+        waited = min(asked, default=self._world.now) - began
+        what = f"{process.name} knew nothing of {watch.keys} for {waited:.1f} s, and did not ask"
+        self._ask("I7 asks", waited <= SILENT_FOR, what)
 
     def _check_permits(self, watch: Watch, place: Place) -> None:
         """Check that no more hold a semaphore than it has permits."""

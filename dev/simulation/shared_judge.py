@@ -237,6 +237,11 @@ class SharedJudge(Judge):
     ) -> None:
         """Check that a mark is made on a shared claim, for some seconds, and that only its own is removed."""
         before, after, who = mark_of(old), mark_of(new), f"{exchange.thread} on {place}:"
+        if self._after is None and old.get("token") != new.get("token") and "expires_at" in new:
+            # force, and a hand-over after it, leave marks, and so does an older version, which knows of none
+            tokens = old.get("token", {}).get("S", ""), new["token"]["S"]
+            leaves = is_old(exchange.thread.process) or any(FORCED_MARK in each for each in tokens)
+            self._ask("S6 got in", after == -math.inf or leaves, f"{who} got in, and left a mark")
         if before == after:
             return
         if after == -math.inf and old.get("token") == new.get("token"):
@@ -416,11 +421,6 @@ class SharedJudge(Judge):
         with self._of_writers():
             super()._check_starved(place)
         self._check_kept_out(place)
-
-    def _is_well(self, process: Process, since: float) -> bool:
-        """Return whether nothing has delayed a process lately, and no request of it has failed since a true time."""
-        failed = any(when > since for when in self._failures.get(process, ()))
-        return self._runs(process) and not failed and not process.refuses_threads
 
     def _punctual(self) -> list[Process]:
         since = self._world.now - LATE_FOR

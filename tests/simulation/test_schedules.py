@@ -224,7 +224,7 @@ CAUGHT_ANYWHERE = {
     "signal-of-the-last": 2,
     "must-exist-forgotten": 13, "free-is-missing": 29, "defaults-reset": 3, "given-as-default": 3,
     "given-not-handed-over": 11, "condition-for-guard": 49, "own-write-refused": 9, "refused-is-lost": 49,
-    "refusal-swallowed": 10,
+    "refusal-swallowed": 10, "stays-in-line": 0,
 }  # fmt: skip
 once = partial(size, kind="once")
 CAUGHT_IN = {
@@ -297,6 +297,8 @@ CAUGHT_IN = {
     "one-permit-more": (size("semaphore", 5, threads=2), 0),
     "any-takes-late": (size("any one", 4, keys=2), 51),
     "force-hidden": (size("by_force", 6, reset=0.3), 0),
+    "all-released-handed-over": (size("until_all_is_released one", 3, threads=3), 1),
+    "relies-on-the-first": (size("one", 4, threads=3, sections=14, lost_request=0.9), 18),
     "doubt-believed": (size("row", 4, lost_request=0.3, lost_answer=0.3), 4),
     **{name: (None, seed) for name, seed in CAUGHT_ANYWHERE.items()},
 }

@@ -10,7 +10,7 @@ from dev.simulation.schedule import Size, play
 
 RULES = {
     "S1 covers", "S1 entry", "S1 never lower", "S2 begin", "S2 join", "S3", "S4 begin", "S4 dead", "S4 end", "S4 names",
-    "S4 own entry", "S5", "S6 alone", "S6 kept", "S6 mark", "S6 own", "S6 removed", "S7", "S8", "S9 covered", "S9 nested",
+    "S4 own entry", "S5", "S6 alone", "S6 got in", "S6 kept", "S6 mark", "S6 own", "S6 removed", "S7", "S8", "S9 covered", "S9 nested",
     "S9 other", "I1 belief within the term", "I1 one believer", "I1 taken", "I3 grows", "I3 shared", "I4 recognised", "I5 released",
     "I6 cause", "I6 no false loss", "I7 end", "I7 starved", "I7 wakes", "I8 in time", "said abandoned", "said refused",
 }  # fmt: skip
@@ -71,7 +71,7 @@ CAUGHT_ANYWHERE = {
     "nested-in-a-process": 0, "joins-past-a-mark": 10, "begins-past-a-mark": 21, "never-marks": 13, "marks-for-long": 3,
     "marks-any-claim": 7, "unmarks-any": 10, "mark-ended": 3, "no-cap": 4, "ends-with-the-first": 10,
     "ends-with-the-row": 332, "always-far": 3, "leave-wakes-nobody": 21, "upgrade-waits": 17, "downgrade-waits": 3,
-    "repeats-the-last": 20261201000881, "dead-reader-named": 10,
+    "repeats-the-last": 20261201000881, "dead-reader-named": 10, "mark-stands": 7,
 }  # fmt: skip
 
 

@@ -197,6 +197,11 @@ class HandleJudge(Observer):
         failed = any(when > since for when in self._failures.get(process, ()))
         return self._runs(process) and not failed and not process.refuses_threads
 
+    def _punctual(self) -> list[Process]:
+        """Return the processes that nothing has delayed lately."""
+        since = self._world.now - LATE_FOR
+        return [each for each in self._world.processes if self._is_well(each, since)]
+
     # -- rows and answers ---------------------------------------------------------------------------
 
     def _first_asked(self, exchange: Exchange, token: str | None) -> float:
@@ -213,7 +218,7 @@ class HandleJudge(Observer):
         breaks = breaks and not (is_own and new.token == old.token)
         # not if it is broken by force
         is_own = is_own and not (new.token or "").startswith(FORCED_MARK)
-        if is_handed_over and is_own:
+        if is_handed_over and is_own and not new.is_reserved:
             what = f"{exchange.thread} handed {place} over, and was to release it"
             self._ask("I5 all released", exchange.thread.name not in RELEASERS, what)
         if is_own and old.end is not None and (is_handed_over or new.end is None):

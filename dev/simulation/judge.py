@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dev.simulation.claims import FAR, FORCED_MARK, Claim, values_on
-from dev.simulation.handles import DRIFT, LATE_FOR
+from dev.simulation.handles import DRIFT
 from dev.simulation.lines import LineJudge
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
@@ -322,10 +322,7 @@ class Judge(LineJudge):
         broken = [each.known_at for each in self._broken_terms.values() if each.place == place]
         if any(known_at >= now - IDLE_SLACK for known_at in broken):
             return
-        for process in self._world.processes:
-            failed = [when for when in self._failures.get(process, ()) if when > now - LATE_FOR]
-            if not self._runs(process) or failed or process.refuses_threads:
-                continue
+        for process in self._punctual():
             waiters = self._waiters_for(process, place)
             # the first of them polls for all
             longest = max((each.options.get("poll", (0, 0))[1] for each in waiters), default=0)

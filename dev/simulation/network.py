@@ -327,8 +327,8 @@ class Network:
             as_of = max(
                 self._writes_before(LATEST_READ), world.tables.writes - world.rng.randrange(3)
             )
-        # Each answer comes from some host of DynamoDB, with a clock of its own and a Date in whole seconds.
-        skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
+        # Each answer comes from one of two hosts of DynamoDB, which are as far apart as they may be, with a Date in whole seconds.
+        skew = math.copysign(HOST_SKEW / 2, world.rng.random() - 0.5) if self.latency else 0.0
         date = _date(math.floor(world.epoch + world.now + skew))
         operation, name = exchange.operation, str(exchange.thread)
         self.applying = exchange

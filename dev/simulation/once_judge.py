@@ -299,7 +299,7 @@ class OnceJudge(Judge):
         call = self.calls[owner]
         self.count("recorded")
         self._ask("O3", "expires_at" in old, f"{owner} recorded on {key} without a claim")
-        is_mine = {"S": token} in list(_values_of(exchange.kwargs))
+        is_mine = token in values_on(exchange, None)
         self._ask("O3", is_mine, f"{exchange.thread} recorded on {key} under the claim of {owner}")
         self._ask("O3", token not in self._lost, f"{owner} recorded on {key}, which it had lost")
         self._recorded[owner] += 1
@@ -378,7 +378,7 @@ class OnceJudge(Judge):
 
     def check_result(self, call: Call, value: Any) -> None:
         """Check that what a caller has got was recorded, and counted at some time during the call (O2)."""
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        text = value if isinstance(value, str) else _text(value)
         if isinstance(value, str):
             is_own = call.unstorable is not None and _text(call.unstorable) in self._texts
         else:
@@ -515,11 +515,3 @@ def _row_of(row: dict[str, Any], since: float, by: Exchange | None) -> Row:
         row.get("unknown", {}).get("S"),
         by,
     )
-
-
-def _values_of(kwargs: Any) -> Iterator[Any]:
-    """Yield the values of a request, those of each item if it is a transaction."""
-    yield from kwargs.get("ExpressionAttributeValues", {}).values()
-    for item in kwargs.get("TransactItems", []):
-        for request in item.values():
-            yield from _values_of(request)

@@ -52,6 +52,21 @@ IDLE = 60.0
 """Seconds without a request after which nobody is at work."""
 
 
+_CLOSE = (
+    ("lock_shared",),  # two threads at one claim in doubt
+    ("lock_several", "lock_one"),  # a group that is answered at its second attempt
+    ("lock_fair", "lock_one"),  # a dead line that a plain taker meets
+    ("lock_one", "lock_attached"),  # a stale ticket
+    ("lock_otherwise",),
+    ("lock_row", "lock_none"),
+    ("lock_and_record", "lock_until_all_is_released"),
+)
+"""Ways that show rare coincidences where few meet at one lock."""
+
+_DOUBTFUL = ("duplicated", "failed_after", "late", "lost_answer", "repeated", "undated")
+"""Faults after which an answer may be older than the state, or a request is applied whose sender does not know it."""
+
+
 class Size(NamedTuple):
     """How much happens in a schedule.
 
@@ -110,7 +125,7 @@ class Size(NamedTuple):
     def at_random(cls, rng: random.Random, ways: Sequence[str] = ()) -> Size:
         """Return a random size, in which clients lock in some of these ways; by default in all that there are."""
         # Often all clients lock in one or two ways. With all ways at once they rarely meet at the same lock.
-        ways = ways or WAYS
+        limited, ways = bool(ways), ways or WAYS
         ways = rng.sample(ways, rng.choice((1, 2, len(ways))))
         drawn = cls(
             processes=rng.choice((1, 2, 2, 3, 5, 8)),
@@ -129,11 +144,24 @@ class Size(NamedTuple):
             jumps=rng.choice((0,) * 6 + (1, 3)),
             outages=0.0 if ways[0] in ONCE_WAYS else rng.choice((0.0,) * 8 + (0.5,)),
         )
+        # by a generator of its own, for what is drawn after this
+        if (chance := random.Random(repr(drawn))).random() < 0.1 and (
+            drawn.is_of_once or not limited
+        ):
+            return drawn._at_close_quarters(chance)
         # the order of waiters, and who counts as dead, shows where many wait in line for the same lock
         is_fair = not drawn.is_of_once and rng.random() > 0.85
         if not is_fair:
             return drawn
         return drawn._replace(ways=("lock_fair",), keys=1, dead=rng.choice((0, 0, 0, 2, 10, 40)))
+
+    def _at_close_quarters(self, rng: random.Random) -> Size:
+        """Return a size in which few meet at one lock, each answer is slow, and others are lost or come of a doubled request."""
+        ways = self.ways if self.is_of_once else rng.choice(_CLOSE)
+        faults = dict.fromkeys(rng.sample(_DOUBTFUL, 2), 0.15) | {"slow": 0.7}
+        fewer = self._replace(ways=ways, faults=faults, processes=2, threads=2, keys=1, rows=1)
+        dead = rng.choice((0, 2, 10)) if "lock_fair" in ways else 0
+        return fewer._replace(sections=10, dead=dead, gap=0.0, jumps=0, outages=0.0)
 
     def smaller(self) -> Iterator[Size]:
         """Return the sizes in which one value is smaller than here; roughly the much smaller ones first."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dev.simulation.claims import FAR, FORCED_MARK, Claim, Term, reader_of, values_on
-from dev.simulation.handles import LATE_FOR, LONGEST_HANG, NEAR
+from dev.simulation.handles import LONGEST_HANG, NEAR
 from dev.simulation.judge import IDLE_SLACK, Judge
 from dev.simulation.lines import GRAIN, LATE_WRITE
 from dev.simulation.network import HOST_SKEW
@@ -421,10 +421,6 @@ class SharedJudge(Judge):
         with self._of_writers():
             super()._check_starved(place)
         self._check_kept_out(place)
-
-    def _punctual(self) -> list[Process]:
-        since = self._world.now - LATE_FOR
-        return [each for each in self._world.processes if self._is_well(each, since)]
 
     def _check_kept_out(self, place: Place) -> None:
         """Check that no reader waits for long while it could get in."""

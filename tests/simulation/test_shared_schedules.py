@@ -91,3 +91,9 @@ def test_broken_library_is_caught_within_few_schedules_and_as_it_is_has_no_viola
     with broken(name):
         caught = next(seed for seed in range(first, first + 60) if violation(seed))
     assert violation(caught) is None
+
+
+@pytest.mark.parametrize("seed", [19, 74])
+def test_reader_whose_leave_is_interrupted_ends_no_claim_that_others_share(seed):
+    drawn = size("read", 3, 8, slow=0.6, failed_after=0.2, late=0.2)
+    assert play(seed, drawn).violation is None

@@ -89,7 +89,7 @@ def release(
     except BaseException as error:
         failed: BaseException | None = error
         try:
-            failed = yield from _after_interruption(error, endings.values())
+            failed = yield from _after_interruption(error, held, endings)
         finally:
             _note_released(endings.values(), failed)
         raise
@@ -99,7 +99,7 @@ def release(
 
 
 def _after_interruption(
-    error: BaseException, endings: Collection[Ending]
+    error: BaseException, held: Held, endings: dict[HeldClaim, Ending]
 ) -> Operation[BaseException | None]:
     """End claims if their release was interrupted, by Ctrl-C or a signal handler's time limit; return None if they have ended.
 
@@ -108,13 +108,15 @@ def _after_interruption(
 
     Args:
         error: What the release failed with; returned if they may not have ended.
-        endings: The endings of the claims.
+        held: What was to be released: a reader leaves its claim, and does not end it for others.
+        endings: The endings of its claims.
     """
     is_failure = isinstance(error, PynamoDBException)
-    if not is_failure and not any(ending.claim.process.inherited for ending in endings):
+    if not is_failure and not any(ending.claim.process.inherited for ending in endings.values()):
         with suppress(PynamoDBException):
-            for ending in endings:
-                yield from ending.send(ending.request)
+            if not (yield from held.end(endings, hands_over=False)):
+                for ending in endings.values():
+                    yield from ending.send(ending.request)
             return None
     return error
 

@@ -111,8 +111,8 @@ def _after_interruption(
         held: What was to be released: a reader leaves its claim, and does not end it for others.
         endings: The endings of its claims.
     """
-    is_failure = isinstance(error, PynamoDBException)
-    if not is_failure and not any(ending.claim.process.inherited for ending in endings.values()):
+    is_to_end = endings and not isinstance(error, PynamoDBException)
+    if is_to_end and not any(ending.claim.process.inherited for ending in endings.values()):
         with suppress(PynamoDBException):
             if not (yield from held.end(endings, hands_over=False)):
                 for ending in endings.values():

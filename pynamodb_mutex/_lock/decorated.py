@@ -1,4 +1,4 @@
-"""Functions that run under a lock: how they are wrapped, and what is refused because it would run without the lock."""
+"""Wrap functions so that they run under a lock, and refuse functions that would run without it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def locked_calls(
                 entered = True
                 return check_result(function(*args, **kwargs))
         except MutexTimeoutError:
-            # One that the function raises, for another lock, must not look as if the call had been skipped.
+            # The function may raise this error for another lock: that must not look as if the call had been skipped.
             if entered or not skips:
                 raise
 
@@ -82,8 +82,8 @@ def check_function(function: Callable[..., object]) -> None:
     """Refuse a function whose body would not run while the lock is held.
 
     Raises:
-        TypeError: If it is a generator function, of which a call runs nothing, also below ``@contextmanager``; or what
-            classmethod or staticmethod return.
+        TypeError: If it is a generator function, also below ``@contextmanager``: a call of it runs nothing. Or if
+            classmethod or staticmethod returned it.
     """
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
@@ -126,7 +126,7 @@ def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool
 
 
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+>")
-"""What Python writes of objects that have no text of their own: ``<Order object at 0x7f3a...>``, ``<generator ... at 0x...>``."""
+"""The end of the text that Python makes for an object without its own: ``<Order object at 0x7f3a...>``."""
 
 
 class Key(string.Formatter):
@@ -139,7 +139,7 @@ class Key(string.Formatter):
         self._template = template
         self._signature = inspect.signature(function)
         try:
-            # A dry run, for only str.format knows all its rules. It raises ValueError itself for a malformed template.
+            # A dry run, because only str.format knows all its rules. It raises ValueError itself for a malformed template.
             template.format_map({name: _Anything() for name in self._signature.parameters})
         except KeyError as error:
             msg = f"{self._name}: the function has no parameter {error}"
@@ -170,8 +170,8 @@ class Key(string.Formatter):
             InvalidKeyError: If its text is not the same each time.
         """
         converted = super().convert_field(value, conversion)
-        # An address is that of another object as soon as this one is gone: one customer would get another's result, and one
-        # lock be two in two processes. The order of a set of str is another in each process.
+        # Suppose a key contained an address: Python gives it to another object once this one is gone, so one customer would
+        # get another's result, and two processes would have two keys for one lock. Each process orders a set of str anew.
         is_set = isinstance(value, (set, frozenset))
         if is_set or (not isinstance(value, str) and _ADDRESS.search(format(converted))):
             msg = (

@@ -2,13 +2,13 @@
 
 A handle offers properties and calls, and remembers which thread or task has which acquisition. It decides nothing
 about the lock: each call makes an operation of `pynamodb_mutex._lock.operations` and lets a runner of
-`pynamodb_mutex._lock.runtime` execute it. The handles for tasks are in `pynamodb_mutex._tasks`; the public classes are in `mutex`,
-`groups`, `rows` and `aio`.
+`pynamodb_mutex._lock.runtime` execute it. The handles for tasks are in `pynamodb_mutex._tasks`; the public classes are in
+`mutex`, `groups`, `rows` and `aio`.
 
-Threads and tasks may share a handle. One that has called `acquire` on it, or entered a ``with`` block of it, sees its own
-latest attempt alone. So neither a holder that has lost the lock nor a caller that was refused sees `held` as True, or
-releases the lock, because another thread has acquired it by the same object. One that never has, such as a helper thread
-of the holder, sees the latest acquisition.
+Threads and tasks may share a handle. A thread that has called `acquire` on it, or entered a ``with`` block of it, sees its
+own latest call alone. So if another thread acquires the lock by the same object, neither a holder that has lost the lock nor
+a caller that was refused sees `held` as True, or releases the lock. A thread that never acquired by the handle, such as a
+helper thread of the holder, sees the latest acquisition.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Handle(Made, Generic[H]):
 
     @abstractmethod
     def _mine(self) -> H | None:
-        """Return what the latest attempt of this thread or task has acquired; None if that has acquired nothing.
+        """Return what this thread or task acquired by its latest call of `acquire`; None if that call acquired nothing.
 
-        If it has made no attempt, the latest acquisition; None before the first.
+        If it never called `acquire`, return the latest acquisition of all; None before the first.
         """
 
     @property
@@ -158,7 +158,7 @@ class HandleOfOne(Handle[HeldClaim]):
 
     @property
     def _present(self) -> LockOptions:
-        """The options of this acquisition; before the first those that were given, for any of several keys."""
+        """The options of this acquisition; before the first acquisition the options that the user gave, for all keys."""
         claim = self._mine()
         return self._options if claim is None else claim.options
 
@@ -265,16 +265,16 @@ class Lock(Handle[H]):
 
     def __init__(self, options: LockOptions) -> None:
         self._options = options
-        # By thread or task, as long as it lives: what its latest attempt has acquired; None if nothing, or nothing yet.
-        # This and `_latest` stay after the release, so that `lost` and `token` can still be asked for.
+        # By thread or task, as long as it lives: what its latest call of `acquire` has acquired; None for nothing, or not yet.
+        # This and `_latest` stay after the release, so that the user can still ask for `lost` and `token`.
         self._acquired: WeakKeyDictionary[Caller, H | None] = WeakKeyDictionary()
         self._latest: H | None = None
         self._blocks: Blocks[H] = Blocks()
 
     def _mine(self) -> H | None:
-        # The one exception to the rule that no property starts a thread. Suppose the system has refused one, and
-        # there is no other thread of ours that would ask again: a holder that only asks for `held` in a loop would
-        # wait in vain for its renewals and for ``on_lost``. `start` waits for nothing and raises nothing.
+        # No other property starts a thread. Suppose the system has refused a thread, and no other thread of ours would
+        # ask again: a holder that only asks for `held` in a loop would wait in vain for its renewals and for ``on_lost``.
+        # `start` waits for nothing and raises nothing.
         threads = current_process().threads
         if threads.waiting:
             threads.start()
@@ -293,7 +293,7 @@ class Lock(Handle[H]):
 
     @abstractmethod
     def _acquisition(self, who: Caller, timeout: float, *, blocks: bool) -> Any:
-        """Return an attempt to acquire the lock.
+        """Return the acquisition that one call makes, by its caller.
 
         Args:
             who: The thread or task that calls.
@@ -303,13 +303,10 @@ class Lock(Handle[H]):
 
     @abstractmethod
     def _reentered(self, acquisition: Any, me: Caller) -> H | None:
-        """Enter the acquisition of this thread or task once more; if it has none, begin its attempt.
-
-        Returns:
-            The acquisition; None if it has none.
+        """Enter what this thread or task holds once more, and return it; if it holds nothing, begin the acquisition.
 
         Raises:
-            MutexAlreadyHeldError: If it has one and may not enter it again.
+            MutexAlreadyHeldError: If it holds the lock, and may not enter it again.
         """
 
     @abstractmethod
@@ -324,7 +321,7 @@ class Lock(Handle[H]):
         """Acquire the lock; return None if it was not free in time."""
         held = self._reentered(acquisition, me)
         if held is None:
-            # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
+            # `acquire` records it before it emits ``acquired``: a receiver may ask this handle
             acquired: H | None = yield from acquisition.acquire(functools.partial(self._note, me))
             return acquired
         self._note(me, held)
@@ -364,9 +361,9 @@ class Lock(Handle[H]):
         """
         who, entered = self._blocks.leave(error)
         entered.whole.open_blocks = (entered.whole.open_blocks or 0) - 1
-        # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
-        # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
-        # the block: who leaves it may have another permit by the same semaphore.
+        # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after the
+        # block, so what is held now is released here, not what was held when the block began. The caller that began the block
+        # holds it: another thread, which leaves the block, may have its own permit by the same semaphore.
         held = self._acquired.get(who)
         if held is None or held.is_released:
             held = entered
@@ -516,7 +513,7 @@ class Lock(Handle[H]):
         return decorated.locked_calls(function, lambda *_, **__: self._another())
 
 
-# not in the class: type checkers refuse an ``async with`` by what is not there
+# not in the class: type checkers refuse an ``async with`` because the class lacks these methods
 Lock.__aenter__ = Lock.__aexit__ = refusing("threads: use 'with', or an AsyncMutex")  # type: ignore[attr-defined]  # see above
 
 
@@ -537,11 +534,11 @@ _SUSPENDED = (
 )
 
 _MOST_WARNED = 1000
-"""Locks after which it is forgotten for which a warning was given."""
+"""Number of locks with a warning after which the process forgets all of them."""
 
 
 class _Warned(set[str]):
-    """What was held by blocks that a suspension has left, as far as this process has warned of it."""
+    """Names of the locks for which this process has warned that a suspension left their block."""
 
     def __init__(self, _: ProcessState) -> None:
         super().__init__()
@@ -568,7 +565,7 @@ def warn_of_suspension(process: ProcessState, name: str, error: BaseException | 
 
 
 def note_not_released(error: BaseException, failure: Exception) -> None:
-    """Add a note to the exception of a block: its lock could not be released either."""
+    """Add a note to the exception of a block: the library could not release its lock either."""
     add_note(error, f"and the lock could not be released: {one_line(failure)}")
 
 

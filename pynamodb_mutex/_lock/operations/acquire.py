@@ -50,39 +50,31 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.process_state import ProcessState, Queue
 
 H = TypeVar("H", bound=Held)
-"""What an attempt acquires: a claim, or several that are held together."""
+"""What an acquisition acquires: a claim, or a group of claims."""
 
 
 class BaseAcquisition(ABC, Generic[H]):
-    """An attempt to acquire one lock or several, until a deadline.
+    """One call of ``acquire``, for one lock or several, until its deadline.
 
     Attributes:
-        process: State of the process.
         timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-        attempts: The requests that were sent; those of a larger acquisition, if this is part of one.
+        attempts: The requests that it sent. If this is part of a larger acquisition, all requests of the larger one.
     """
 
     def __init__(self, process: ProcessState, timeout: float) -> None:
-        """Make an attempt.
-
-        Args:
-            process: State of the process.
-            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-        """
         self.process = process
         self.attempts = Attempts()
         self.timeout = timeout
         self._deadline = math.inf
         self._since = math.inf
         self._contended = False
-        # what is tried before all else: to take the lock by force
+        # if set, it takes the lock by force, before all else
         self._force: Callable[[], Operation[H | None]] | None = None
 
     def acquire(self, note: Callable[[H], object]) -> Operation[H | None]:
         """Acquire and emit the outcome; return what is held, or None if it was not free in time.
 
-        Args:
-            note: Called with what is held before ``acquired`` is emitted, because receivers may query the lock.
+        It calls ``note`` with the result before it emits ``acquired``, because receivers may query the lock.
         """
         self.begin()
         try:
@@ -97,8 +89,8 @@ class BaseAcquisition(ABC, Generic[H]):
                     claim.emit_acquired(self._since, self.attempts.count)
                 yield from delivered(claims)
         except BaseException as error:
-            # The caller of ``acquire`` cannot know of a lock that it holds, and would never release it: after Ctrl-C in a
-            # receiver, or at any effect before, such as during a hand-over or a request whose answer is missing.
+            # Suppose Ctrl-C comes in a receiver, or at any effect before, such as during a hand-over or a request whose answer
+            # is missing: the caller of ``acquire`` cannot know that it holds the lock, and would never release it.
             try:
                 yield from undone(self._undoing())
             finally:  # also if a cancellation interrupts that
@@ -116,11 +108,11 @@ class BaseAcquisition(ABC, Generic[H]):
 
     @abstractmethod
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
-        """Return what takes back what this attempt has done, or may have done, if it fails or gives up."""
+        """Return the steps that undo what this acquisition has done, or may have done, if it fails or gives up."""
 
     @abstractmethod
     def _reported(self) -> Sequence[Contender]:
-        """Return the contenders that ask for what was not acquired, as far as it is known to be held."""
+        """Return the contenders for the locks that were not acquired; not for locks of which no holder is known."""
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         waited = max(0.0, self.process.now - self._since)
@@ -136,7 +128,7 @@ class BaseAcquisition(ABC, Generic[H]):
 
     @abstractmethod
     def _emit_contended(self) -> None:
-        """Emit ``contended``, if it is known that the lock is held."""
+        """Emit ``contended`` for each lock that is known to be held."""
 
     def _try(self) -> Operation[H | None]:
         held = yield from self.poll()
@@ -161,16 +153,16 @@ class BaseAcquisition(ABC, Generic[H]):
 
 
 class Acquisition(BaseAcquisition[HeldClaim]):
-    """An attempt to acquire one lock.
+    """The acquisition of one lock.
 
     Attributes:
         contender: The contender that asks for the lock.
-        observed: The claim in the way, as this attempt has seen it.
-        displaced: The claim whose place this attempt has taken by force; None if there is none.
-        undo: What takes back what it has done, or may have done, and what others have seen of it.
-        on_readers: Called with this attempt when it sees that readers share the claim in the way; None for nothing.
-        request_mark: Makes the request that shows readers that this attempt waits, in place of a poll's read, or returns None for a
-            read; None as long as no readers were met.
+        observed: The claim in the way, as this acquisition has seen it.
+        displaced: The claim whose place this acquisition has taken by force; None if there is none.
+        undo: Steps that undo what it has done, or may have done, and what others have seen of it.
+        on_readers: Called with this acquisition when it sees that readers share the claim in the way; None for nothing.
+        request_mark: Makes the request by which this acquisition shows readers that it waits, in place of a poll's read; it
+            returns None for a read. None until this acquisition meets readers.
     """
 
     _reads_first = False
@@ -182,27 +174,21 @@ class Acquisition(BaseAcquisition[HeldClaim]):
     def __init__(
         self, contender: Contender, timeout: float, whole: Acquisition | None = None
     ) -> None:
-        """Make an attempt.
-
-        Args:
-            contender: The contender that asks for the lock.
-            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-            whole: The larger attempt of which this is a part; None if it is none.
-        """
+        """Make an acquisition; if ``whole`` is given, as a part of that larger one."""
         super().__init__(contender.process, timeout)
         self.contender = contender
         self.observed = ObservedClaim()
-        # whether another was faster, at least once: a read had shown a free lock, and the write was refused
+        # whether another process was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self.displaced: Claim | None = None
         self.on_readers: Callable[[Acquisition], object] | None = None
         self.request_mark: Callable[[], Request | None] | None = None
-        # Noted before a request is sent, and not in variables of a step, for Ctrl-C may come within a step, too.
+        # Noted before a request is sent, and not in variables of a step: Ctrl-C may come within a step, too.
         self.undo: list[Callable[[], Operation[None]]] = []
         if whole is not None:
             self.attempts, self.undo = whole.attempts, whole.undo
 
-    # -- the attempt as a whole ---------------------------------------------------------------------
+    # -- the acquisition as a whole -----------------------------------------------------------------
 
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
         return self.undo
@@ -211,19 +197,19 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         return (self.blocker.contender,)
 
     def by_force(self) -> None:
-        """Break the claim that is in the row when this attempt begins."""
+        """Let this acquisition break the claim that is in the row when it begins."""
         self._force = self._by_force
 
     @property
     def blocker(self) -> Acquisition:
-        """The attempt at the lock that will be free first; this one, unless several keys would do."""
+        """The acquisition of the lock that will be free first: this one, unless the caller takes any of several keys."""
         return self
 
     @property
     def holder(self) -> Claim | None:
         """The claim that was in the way last; None if none was seen.
 
-        What this attempt has seen itself comes first, then a holder in this process, then what others in its queue saw.
+        What this acquisition has seen comes first, then a holder in this process, then what other waiters in its queue saw.
         """
         if self.observed.claim is not None:
             return self.observed.claim
@@ -232,11 +218,11 @@ class Acquisition(BaseAcquisition[HeldClaim]):
 
     @property
     def described(self) -> str:
-        """What was in the way last, for a message."""
+        """The claim that was in the way last, for a message."""
         return self.blocker.contender.whose + (self.holder or Claim()).described
 
     def _by_force(self) -> Operation[HeldClaim | None]:
-        """Acquire the lock, and take the place of the claim in its row, if there is one; None if another was faster."""
+        """Acquire the lock, in place of the claim in its row if there is one; return None if another process was faster."""
         claim = yield from self.poll()
         seen = self.observed.claim
         if claim is None and seen is not None and seen.expires_at is not None:
@@ -260,12 +246,12 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         if granted is None:
             return claim
         if claim is None:
-            # The thread that hands a lock over does not renew a claim that came out too short, which would delay
-            # its release. So we do. Whether it can be renewed or not, the claim is returned: it is held already,
-            # and a loss is reported as for any held lock.
+            # The thread that hands a lock over does not renew a claim that came out too short: that would delay its
+            # release. So we do. If the renewal fails, the claim is returned all the same: it is held already, and a loss
+            # is reported as for any held lock.
             yield from renew_if_short(granted)
             return granted
-        # Several keys would do: another one was handed over while our poll acquired this one.
+        # The caller takes any of several keys, and a holder handed one over while our poll acquired another.
         yield from take_back(granted)
         return claim
 
@@ -280,9 +266,9 @@ class Acquisition(BaseAcquisition[HeldClaim]):
             if settled is not None:
                 self.see(settled, process.now)
             if queue.holder is not None:
-                # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
-                # it counted as the holder, its end would be the time of the next poll, which has passed: once another
-                # process holds the lock, this waiter would poll a hundred times a second.
+                # Suppose the local holder does not renew, and its thread calls nothing: nobody else notes the end of its
+                # lease. If it still counted as the holder, this waiter would plan each poll for that end, which has passed,
+                # and poll a hundred times a second once another process holds the lock.
                 queue.holder.note_end()
             if turn.is_due(process.now, self._deadline):
                 claim = yield from self.poll()
@@ -290,7 +276,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
                     return claim
                 if self.holder is not None:
                     queue.note_in_the_way(self.holder, process.now + self.poll_times[1])
-                # Handed over while the poll was under way: what the poll showed is out of date.
+                # A holder handed the lock over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
             if process.now >= self._deadline:
@@ -306,12 +292,12 @@ class Acquisition(BaseAcquisition[HeldClaim]):
     def _report_wait(self, turn: WaitingTurn) -> None:
         """Emit ``contended`` once it is known that the lock is held; refuse a wait that cannot end."""
         if self._deadline == math.inf:
-            # Again in each round: suppose that when this wait began, a task of the event loop that it blocks had its
-            # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
+            # In each round. Suppose this wait blocks an event loop, and when it began, a task of that loop had its acquire
+            # under way: now the task holds the lock. A wait with a deadline only warns, once, at its start.
             self._check_wait(turn)
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
-            # A waiter that blocks an event loop is woken at each new holder: a task of that loop, which cannot go on, may be it.
+            # If this waiter blocks an event loop, each new holder wakes it: that may be a task of the loop, which cannot go on.
             turn.sleeps = not (self.contender.blocks and self.contender.is_pinned)
         self.blocker.contender.warn_of_wait(self._since, self.holder)
 
@@ -319,17 +305,17 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         """Refuse a wait that keeps the holder, or a waiter ahead in the queue, from ever going on.
 
         Raises:
-            MutexAlreadyHeldError: If the wait would never end. For one that ends by its deadline, or with a lease, there
-                is at most a warning: see `refuse_wait`.
+            MutexAlreadyHeldError: If the wait would never end. If it ends by its deadline, or with a lease, there is at most
+                a warning: see `refuse_wait`.
         """
         contender, holder = self.contender, self.contender.stalled_holder()
         stalled, ends = None, -math.inf
         if holder is not None:
             stalled, ends = holder.contender, holder.ends_by
         for ahead in turn.queue.may_be_stalled(turn):
-            # Not by who acquired what is handed over: any thread or task may release it.
+            # By the thread that hands over, not by the caller that acquired: any thread or task may release a lock.
             giver = ahead.promised_by
-            # of those that would never go on the first
+            # the first of the waiters that would never go on
             if ends < math.inf and contender.stalls(ahead.contender):
                 stalled, ends = ahead.contender, math.inf
             if ends < math.inf and giver is not None and self.process.stalls(ahead.given_by):
@@ -407,12 +393,12 @@ class Acquisition(BaseAcquisition[HeldClaim]):
             # a lock that was released already, and the caller would wait for a free key.
             return "consistent read"
         local = contender.key_queue.holder
-        # By force it is a write in any case: a read may be stale, and show the holder before this one.
+        # With force it is a write in any case: a read may be stale, and show an earlier holder.
         held_here = local is not None and local.held_at(now) and self._force is None
         seems_free = now >= self.free_at if seen else not held_here
         # Suppose other processes hold the lock for short times, and one of them acquires it between our read and our
-        # write, each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes
-        # hands; but one that readers keep out tells them so in place of a read.
+        # write, each time: a slower process would wait for ever. So it sends only writes as long as the lock changes hands;
+        # but if readers keep it out, its request marks the row for them.
         is_fleeting = self._outrun and self.observed.changed_hands and self.request_mark is None
         return "write" if seems_free or (is_fleeting and not held_here) else "read"
 
@@ -437,8 +423,8 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         """
         contender, process, store = self.contender, self.process, self.contender.store
         lease = contender.options.lease
-        # The mark shows the displaced holder why its claim is gone. Only if there was one: it takes a claim with the mark and
-        # the version after its own as proof that no release of its own was applied before.
+        # The mark shows the displaced holder why its claim is gone. Without a claim to break there is no mark: a holder takes
+        # the mark, with the version after its own, as proof that no release of its own was applied before.
         mark = "" if seen is None else FORCED_MARK
         own = OwnClaim(mark + process.new_token(store), lease)
         attempts = Attempts()
@@ -453,8 +439,8 @@ class Acquisition(BaseAcquisition[HeldClaim]):
 
         def accept(answer: Answer) -> Failure | None:
             if answer.applied and answer.claim.token != own.token:
-                # The write asks for the row as it is afterwards, with our token in it. An answer without it is not
-                # DynamoDB's but, for example, that of a proxy on the way, and shows nothing.
+                # The write asks for the row as it is afterwards, with our token in it. An answer without the token is not
+                # DynamoDB's but, for example, a proxy's, and shows nothing.
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
@@ -463,17 +449,16 @@ class Acquisition(BaseAcquisition[HeldClaim]):
             process, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
         if answer.claim.token == own.token:
-            # Refuses, for example, a version with a fraction, to which the write added 1. The claim is ended.
+            # It raises, for example, for a version with a fraction, to which the write added 1. The undo ends the claim.
             answer.claim.check()
         if not shows_acquisition(own, answer.claim):
-            # Nothing to take back: an earlier attempt whose answer was lost has not been applied, or its claim
-            # has ended since. One that is still on its way may be applied later. A request that is sent
-            # now could not prevent that, since it would arrive first; the claim that the late attempt
-            # then makes ends with its lease. Noted before `_see_answer`, which may raise.
+            # There is nothing to take back: an earlier attempt whose answer was lost has not been applied, or its claim has
+            # ended since. If it is still on its way, it may be applied later. A request that we send now would arrive before
+            # it and could not prevent that; the late claim ends with its lease. Noted before `_see_answer`, which may raise.
             self.undo.pop()
             self._see_answer(answer)
             return None
-        # Also if refused. Suppose the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
+        # Also if it was refused. Suppose the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
         # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed. Counted from
         # 9 s, our lease would last 9 s longer on the local clock than the row says, and another could hold the lock
         # meanwhile. So it counts from the first attempt that may have been applied.
@@ -487,11 +472,9 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         return (yield from self._hold(claim, sent))
 
     def _hold(self, claim: HeldClaim, sent: float) -> Operation[HeldClaim | None]:
-        """Hold a claim that an answer shows to be ours; return None if it has ended, and is taken back.
+        """Hold a claim that an answer shows to be ours; return None if it has ended, after taking it back.
 
-        Args:
-            claim: The claim.
-            sent: Local time before the request that made it was sent.
+        ``sent`` is the local time before the request that made the claim was sent.
         """
         self.undo[-1] = partial(take_back, claim)
         failure = yield from renew_if_short(claim)
@@ -514,11 +497,11 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         )
 
     def _see_answer(self, answer: Answer) -> None:
-        """See the row in an answer, which does not carry our claim."""
+        """Observe the row in an answer; it does not carry our claim."""
         self.see_row(answer.item, answer.claim, answer.received)
 
     def see_row(self, item: RawItem, claim: Claim, received: float) -> None:
-        """See a row that does not carry our claim, and was received at a local time; and the claim in it.
+        """Observe a row that does not carry our claim, received at a local time, and the claim in it.
 
         Raises:
             DoesNotExist: If the row to lock does not exist, and the protocol must not create it.
@@ -530,40 +513,36 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         self.see(claim, received)
 
     def see(self, claim: Claim, received: float) -> None:
-        """See the claim of a row that was received at a local time.
-
-        Raises:
-            InvalidRowError: If the row is not a lock's.
-        """
+        """Observe the claim of a row that was received at a local time; raise InvalidRowError if the row is not a lock's."""
         self.observed.see(claim, received)
         if claim.shared_by is not None and self.on_readers is not None:
             self.on_readers(self)
 
 
 def renew_if_short(held: Held) -> Operation[PynamoDBException | None]:
-    """Renew what was just acquired if little is left of it; return the failure if that fails.
+    """Renew what was just acquired if little is left of its lease; return the failure if the renewal fails.
 
-    Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
+    The answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
     """
     if held.ends - held.process.now < TOO_SHORT * held.lease:
         try:
             yield from renew(held)
         except PynamoDBException as error:
-            # It is reported by `renew`. What was acquired may still be ours, for what is left.
+            # `renew` has reported it. The claim may still be ours for the rest of its lease.
             return error
     return None
 
 
 def is_handed_out(claim: HeldClaim) -> bool:
-    """Return whether somebody may count on a claim, so that it ends by a release."""
+    """Return whether a caller may count on a claim, so that it must end by a release."""
     return claim.belief.state not in {"confirmed", "released"}
 
 
 def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline: float) -> None:
-    """Raise the failure to renew claims that nobody has been given, once they are given up, at the deadline.
+    """After the deadline, raise the failure to renew claims that no caller was given.
 
-    No row shows another holder, and a caller that does not wait any longer would take None for "another holds it", and
-    skip its work. Not before they are given up: those requests may hang until the deadline, with no poll after it.
+    No row shows another holder: the caller would take None for "another holds it", and skip its work. Call it after the claims
+    are given up: those requests may hang until the deadline, with no poll after it.
     """
     is_lost = any(claim.belief.loss is not None for claim in held.claims)
     if failure is not None and not is_lost and deadline <= held.process.now:
@@ -571,11 +550,11 @@ def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline
 
 
 def undone(steps: Sequence[Callable[[], Operation[None]]]) -> Operation[None]:
-    """Take back what an attempt has done, or may have done; once more from the beginning, if that is interrupted.
+    """Run the steps that undo an acquisition; if they are interrupted, run them once more from the beginning.
 
-    Suppose a task is cancelled while it awaits the answer to its last request, and the attempt then ends by itself:
-    the request has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the
-    first request of the undo, before that is sent.
+    Suppose a task is cancelled while it awaits the answer to its last request, and the acquisition then ends by itself:
+    the request has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the first
+    request of the undo, before that is sent.
     """
     try:
         for step in steps:
@@ -589,27 +568,27 @@ def undone(steps: Sequence[Callable[[], Operation[None]]]) -> Operation[None]:
 def take_back(claim: HeldClaim) -> Operation[None]:
     """End a claim that nobody will use. If that is interrupted, it can be called again."""
     if is_handed_out(claim):
-        with suppress(PynamoDBException):  # it is reported, and the claim expires
+        with suppress(PynamoDBException):  # `release` has reported it, and the claim expires
             yield from release(claim, at_least=False)
         return
     claim.forget()
-    # Also if it was released. Suppose the first call was interrupted before that request was sent: the belief has
-    # ended, so it cannot be released again; the claim is ended by its token, if it is there still.
+    # Also after a release. Suppose the first call was interrupted before the releasing request was sent: the belief has ended,
+    # so `release` would do nothing; if the claim is still in the row, this request ends it by its token.
     yield from claim.contender.disown(claim.own)
 
 
 def _leave_line(turn: WaitingTurn) -> Operation[HeldClaim | None]:
     """Leave the local queue; return the lock if it was handed over."""
-    # If a hand-over to this turn is under way, wait for its outcome. Also after the deadline: the write may have been
-    # applied, and the claim is ours then. Not in a child that a signal handler forks meanwhile, and that is to end: the
-    # thread that hands over does not exist there.
+    # If a hand-over to this turn is under way, wait for its outcome, even after the deadline: the write may have been applied,
+    # and the claim is ours then. If a signal handler forks meanwhile, the child does not wait: the thread that hands over does
+    # not exist there.
     while turn.promised_by is not None and not turn.contender.process.inherited:
         yield Wait(wakeup=turn.wakeup)
     return turn.leave()
 
 
 def _undo_turn(turn: WaitingTurn) -> Operation[None]:
-    """Leave the local queue, and take back what was handed over. A turn that stays would keep all behind it waiting.
+    """Leave the local queue, and take back a claim that was handed over. A turn that stays would block all turns behind it.
 
     This does not wait for a hand-over that is under way: the thread that hands over finds the turn gone, and releases.
     """
@@ -628,8 +607,8 @@ def delivered(claims: Sequence[HeldClaim]) -> Operation[None]:
     """Wait until receivers have been notified of an acquisition; ``acquired`` is among the events of each claim."""
     is_received = False
     for claim in claims:
-        # With events to deliver, this thread goes on until none are left, and then ends the delivery. Without, nobody
-        # would, and events for receivers that connect later would be stuck in the queue.
+        # If there are events, this thread delivers until none are left, and then ends the delivery. If there are none, nobody
+        # would end it, and later events would be stuck in the queue.
         if not claim.events:
             claim.delivery = "none"
         is_received = is_received or bool(claim.events) or bool(claim.abandoned_by)

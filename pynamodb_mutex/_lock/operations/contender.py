@@ -1,6 +1,6 @@
 """Contenders: who asks for a lock, with which options, from which thread or task, and where the lock's row is.
 
-A contender belongs to one call of ``acquire``, and stays with the acquisition that comes of it. This module also
+A contender belongs to one call of ``acquire``, and stays with the claim that the call acquires. This module also
 recognises waits that could never end, because the waiting thread or task is the one that would have to release the
 lock. How a lock is acquired is in `acquire`; the queue of a process's contenders is in `local_queue`.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol.claim import Claim, OwnClaim
 
 PASSED_OVER = ("pynamodb_mutex.", "contextlib")
-"""What the names of modules begin with whose frames are not user code."""
+"""Beginnings of the names of modules whose frames are not user code."""
 
 
 class Caller:
@@ -49,9 +49,9 @@ class Caller:
         number: Number that no other caller of this process ever had.
         thread: Number of the thread; for a task, of the thread that runs its event loop.
         label: Label for people: host, process, and name of the thread or task.
-        of: Weak reference to what ends with the thread or task.
-        is_pinned: Whether no other thread can go on with what it does, as one can with a generator that is suspended in a block.
-            True for tasks, and for callbacks of an event loop.
+        of: Weak reference to an object that ends with the thread or task.
+        is_pinned: Whether no other thread can go on with its work; another thread can go on with a generator that is suspended
+            in a block. True for tasks, and for callbacks of an event loop.
     """
 
     __slots__ = ("__weakref__", "is_pinned", "label", "number", "of", "thread")
@@ -65,23 +65,20 @@ class Caller:
 
 
 class Contender:
-    """Whoever asks for one lock, and then holds it.
+    """One caller that asks for one lock, and then holds it.
 
     Attributes:
-        process: State of the process.
-        store: Store in which the lock's row is.
-        options: Options of the lock.
         caller: Number of the thread or task that asks for the lock, and then holds it.
         thread: Number of its thread: see `Caller`.
-        is_pinned: Whether no other thread can go on with what it does: see `Caller`.
-        who: Weak reference to it: None comes of it once the thread or task has ended.
+        is_pinned: Whether no other thread can go on with its work: see `Caller`.
+        who: Weak reference that returns None once the thread or task has ended.
         lock: Weak reference to the object by which the caller asks for the lock, and can release it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
-        is_warned: Whether something was said of this wait: that it lasts until the end of a lease, or blocks a loop.
+        is_warned: Whether the library has warned that this wait lasts until the end of a lease, or blocks a loop.
         warns_at: Local time of the next warning that this wait goes on; 0 before the wait.
         on_lost: Functions to call with the lock's object when the lock is lost.
-        on_danger: Those to call when it may soon be lost.
-        on_freed: Function to call, inside the monitor, with the row of the lock once that is free; None if there is none.
+        on_danger: Functions to call when it may soon be lost.
+        on_freed: Function to call, inside the monitor, with the row of the lock once the lock is free; None if there is none.
         owner: Label for people.
         key: What messages and signals call the lock: its key, with its range key if the caller gave one.
         row_name: Name of the lock's row among those of its table: see `lock_name`.
@@ -124,21 +121,11 @@ class Contender:
         lock: object,
         blocks: bool = True,
     ) -> None:
-        """Make a contender.
-
-        Args:
-            process: State of the process.
-            store: Store in which the lock's row is.
-            options: Options of the lock.
-            caller: The thread or task that asks for the lock.
-            lock: The object by which it does so.
-            blocks: Whether a wait blocks the caller's thread.
-        """
         self.process = process
         self.store = store
         self.options = options
-        # Not the object: handles keep claims for as long as it lives (`handles.Lock`), and so a claim that referred to it
-        # would be kept for ever.
+        # A weak reference: handles keep a claim for as long as the caller lives (`handles.Lock`). If the claim referred to the
+        # caller, it would be kept for ever.
         self.caller, self.thread, self.is_pinned = caller.number, caller.thread, caller.is_pinned
         self.who = caller.of
         self.lock = ref(lock)
@@ -151,13 +138,12 @@ class Contender:
         self.owner = options.owner or caller.label
         self.key = options.key if options.range_key is None else options.name
         self.row_name = lock_name(options.model, options.key, options.row)
-        # Now, and not while a request is built: the defaults of extra attributes may be the user's functions, and a
-        # request is built inside the monitor.
+        # Now, and not while a request is built: that is inside the monitor, where no function of the user's may run, and the
+        # defaults of extra attributes may be such functions.
         self._initial = store.layout.initial_values(options.key, options.attributes)
 
     @property
     def model(self) -> type[Model]:
-        """The model of the lock's row."""
         return self.options.model
 
     @property
@@ -167,7 +153,7 @@ class Contender:
 
     @property
     def key_queue(self) -> Queue:
-        """The local queue of the lock's own key; the same as `queue`, unless other keys would do as well."""
+        """The local queue of the lock's own key; the same as `queue`, unless the caller takes any of several keys."""
         return self.process.queue(self.store, self.row_name)
 
     @property
@@ -176,24 +162,24 @@ class Contender:
         return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}
 
     def next_holder(self, claim: Any) -> Any:
-        """Return the turn that takes the lock over from this contender's claim; None if that is to be released."""
+        """Return the turn that takes the lock over from this contender's claim; None if the claim is to be released."""
         process = self.process
         return self.queue.next_in_line(claim, self.options.poll, process.now, process.uniform)
 
     def at(self, row_name: str) -> Contender:  # noqa: ARG002 - there is but one
-        """Return the contender for the row that a local holder hands over; this one, unless several keys would do."""
+        """Return the contender for the row that a local holder hands over: this one, unless the caller takes any of several."""
         return self
 
     def disown(self, own: OwnClaim) -> Operation[None]:
-        """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
+        """Try, by one request, to end a claim of ours that nobody will use. It may be in its row or not.
 
         If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
         refused. If the acquire is applied after this request, its claim stays until its lease ends.
         """
         process, store = self.process, self.store
         if process.inherited:
-            # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception:
-            # the claim is the parent's, which has the same token, goes on, and believes in it.
+            # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception: the
+            # claim is the parent's, which goes on with the same token, and believes in it.
             return
         values = store.ending(process.now, own.proposed) | {"mine": own.token}
         request = store.update(store.requests.disown, self.options.row, values)
@@ -210,9 +196,9 @@ class Contender:
     def stalls(self, other: Contender) -> bool:
         """Return whether a wait of this contender keeps another contender from going on.
 
-        It does if both are the same caller, which can do nothing else while it waits. And if it blocks its thread, it does so
-        for everything that can go on nowhere else: where an event loop runs, for all tasks, and for what runs the loop. A job
-        that a pool's thread has begun and left, as a generator, may go on on another one.
+        It does if both are the same caller, which can do nothing else while it waits. If it blocks its thread, it also stops
+        all work that only this thread can do: on the thread of an event loop, all tasks, and the code that runs the loop. If a
+        pool's thread has begun a job and left it, as a generator, another thread may go on with it.
         """
         in_the_way = self.blocks and other.thread == self.thread
         return other.caller == self.caller or (in_the_way and (self.is_pinned or other.is_pinned))
@@ -220,15 +206,14 @@ class Contender:
     def stalled_holder(self, sought: Callable[[Any], bool] | None = None) -> Any:
         """Return the local holder's `HeldClaim` on the row, if a wait of this contender keeps it from being released.
 
-        Args:
-            sought: Return it instead if this is true of it.
+        With ``sought``, return the first `HeldClaim` of which ``sought`` is true instead.
         """
         for claim in self.process.holders(self.store, self.row_name):
             other: Contender = claim.contender
-            # the same key may come with other range keys
+            # other rows may have the same key, with another range key
             if other is self or not claim.held or other.row_name != self.row_name:
                 continue
-            # one of several, if readers share the claim
+            # if readers share the claim, there are several
             if sought(claim) if sought else self.stalls(other):
                 return claim
         return None
@@ -243,7 +228,7 @@ class Contender:
         return "another thread or task of this process holds it: " if callers else ""
 
     def warn_of_wait(self, since: float, claim: Claim | None) -> None:
-        """Log that a wait goes on, after a lease and each time that it has doubled; or will, for nobody releases the lock.
+        """Log that a wait goes on, after a lease and each time that it has doubled; earlier if nobody will release the lock.
 
         Args:
             since: Local time at which the wait began.
@@ -270,7 +255,7 @@ class Contender:
         self.process.emit(Log("warning", text, (*values, held), self.log_fields))
 
     def _may_be_inside(self, claim: Any) -> bool:
-        """Return whether this contender may have been called in the block of a reentrant lock, and the context hides it."""
+        """Return whether this caller may be inside the block of a reentrant lock, though its context hides that."""
         other: Contender = claim.contender
         would_enter = self.blocks and self.options.reentrant and other.options.reentrant
         return would_enter and self.thread == other.thread and not self.stalls(other)
@@ -302,7 +287,7 @@ class Contender:
         """
         values = {
             "owner": self.owner,
-            # rounded up: see `HeldClaim.propose_renewal`
+            # rounded up, as in `HeldClaim.propose_renewal`
             "lease": seconds(lease + 0.0005),
             "end": seconds(end),
             "ttl": self.store.ttl(end),
@@ -321,16 +306,16 @@ class Contender:
 def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadline: float) -> None:
     """Refuse a wait during which the holder, or a waiter ahead in the queue, cannot go on; or warn of it.
 
-    If the holder's lease is not renewed for ever, the wait goes on until that ends, and a warning in the log says so.
+    If the holder's lease is not renewed for ever, the wait goes on until the lease ends, and a warning in the log says so.
 
-    With a deadline the wait goes on, too. For a thread or task that waits for its own lock nothing is reported: its wait
-    ends as if another held the lock. But a reader that asks for the lock alone is refused: those who wait to write would wait
-    with it. A thread that blocks an event loop gets a RuntimeWarning, because it stops the work of all tasks of that loop.
+    If the wait has a deadline, it goes on, too. If a thread or task waits for its own lock, nothing is reported: its wait ends
+    as if another held the lock. But a reader that asks for the lock alone is refused: other waiting writers would wait with
+    it. A thread that blocks an event loop gets a RuntimeWarning, because it stops the work of all tasks of that loop.
 
     Args:
         contender: The contender that waits.
         stalled: The contender that cannot go on meanwhile.
-        expires: Local time by which its lease ends; infinity if that is renewed, or it is no holder.
+        expires: Local time by which the stalled holder's lease ends; infinity if it is renewed, or a waiter is stalled.
         deadline: Local time at which the wait ends; infinity for never.
 
     Raises:
@@ -373,9 +358,9 @@ def refuse_wait(contender: Contender, stalled: Contender, expires: float, deadli
 
 
 def warn_of_blocked_loop(contenders: Sequence[Contender]) -> None:
-    """Warn that a wait for locks, which begins in a task, blocks the task's event loop; not if `refuse_wait` has said more.
+    """Warn that a wait for locks, which begins in a task, blocks the task's event loop; not if `refuse_wait` has warned.
 
-    Not in a cell of a notebook: it runs in a task of the kernel, in which nothing else waits for the loop.
+    A cell of a notebook gets no warning: it runs in a task of the kernel, and nothing else waits for that loop.
     """
     one = contenders[0]
     if not (one.blocks and one.is_pinned) or any(each.is_warned for each in contenders):
@@ -383,8 +368,8 @@ def warn_of_blocked_loop(contenders: Sequence[Contender]) -> None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_flags & inspect.CO_COROUTINE:
         frame = frame.f_back
-    # None on a worker that acts for the task. The code of a cell that awaits has no name; another one is run by IPython's own
-    # coroutine.
+    # None on a worker that acts for the task. The code of a cell that awaits has no name; IPython's own coroutine runs any
+    # other cell.
     if (
         frame is None
         or frame.f_code.co_name.startswith("<")

@@ -32,14 +32,14 @@ R = TypeVar("R")
 
 
 class Send:
-    """Send a request. The operation gets its `Answer` or `Failure`, from which server time was learned already."""
+    """Send a request. The operation gets its `Answer` or `Failure`; the runner has learned server time from it."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
 
 
 class Outside:
-    """Call a function outside the monitor, for it may take time. The operation gets what it returns."""
+    """Call a function outside the monitor, because it may take time. The operation gets its result."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
@@ -86,7 +86,7 @@ class Start:
 
     Args:
         operation: The operation.
-        place: `Connection.place` of its requests: an endpoint that hangs keeps no renewal at another back.
+        place: `Connection.place` of its requests: an endpoint that hangs does not delay renewals at another.
     """
 
     def __init__(self, operation: Operation[Any], place: str) -> None:
@@ -95,7 +95,7 @@ class Start:
 
 
 class Deliver:
-    """Continue after the events so far were delivered. An interruption of a receiver is thrown in here."""
+    """Continue once the runner has delivered the events so far. If a receiver is interrupted, the exception is thrown here."""
 
 
 Effect = Send | Outside | Wait | Start | Deliver

@@ -59,9 +59,9 @@ WARNED = frozenset({"mismatched", "unknown", "not_recorded"})
 Delivery = Literal["reserved", "under way", "none"]
 """Who delivers the events of an acquisition: one thread at a time, so that receivers see them in order.
 
-- ``reserved``: the thread that acquires, which has not begun to
-- ``under way``: another thread is at it
-- ``none``: nobody: there are none
+- ``reserved``: the thread that acquires will deliver, and has not begun
+- ``under way``: a thread is delivering
+- ``none``: there are no events
 """
 
 
@@ -70,7 +70,7 @@ class LockEvent:
 
     Attributes:
         name: Name of the signal; see `pynamodb_mutex.signals`.
-        contender: Who asks for the lock, or holds it.
+        contender: The caller that asks for the lock, or holds it.
         claim: The acquisition; None if the lock was not acquired.
         fields: Fields of the signal in addition to key, owner and tokens.
     """
@@ -85,7 +85,7 @@ class LockEvent:
 
 
 class NoLock:
-    """Stands for the contender in an event that is about no lock, but about all that requests of a model are sent to."""
+    """Stands for the contender in an event that is about no lock, but about the endpoint of a model."""
 
     key = owner = ""
     attributes = None
@@ -100,8 +100,7 @@ class Log:
     """A log record without a signal.
 
     Attributes:
-        level: ``"warning"``; or ``"exception"``, an error with the traceback of an exception that is the first of
-            the arguments, if it is one.
+        level: ``"warning"``; or ``"exception"``: an error, with the traceback if the first argument is an exception.
         message: The text, with a placeholder for each argument.
         args: The arguments.
         fields: The record's extra fields about the lock; None if it is about none.
@@ -121,11 +120,10 @@ class Log:
 
 
 class Call:
-    """A call of a function that a caller has given, to be made on a thread of its own.
+    """A call of a user's function, to be made on a thread of its own.
 
     Attributes:
-        name: The option by which it was given: ``"on_lost"`` or ``"on_danger"``.
-        claim: The acquisition that it is about.
+        name: The option by which the user gave it: ``"on_lost"`` or ``"on_danger"``.
         call: The function to call, without arguments.
     """
 
@@ -136,7 +134,7 @@ class Call:
 
 
 class Do:
-    """A function to be called as soon as the monitor is left; it must neither raise nor take time."""
+    """A function that the runner calls as soon as it has left the monitor; it must neither raise nor take time."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
@@ -146,12 +144,7 @@ Event = LockEvent | Log | Call | Do
 
 
 def contended(contender: Contender, holder: Claim | None) -> LockEvent:
-    """Return the event for a lock that was asked for, and is held by another.
-
-    Args:
-        contender: Who asks for it.
-        holder: The holder's claim; None if it was not seen.
-    """
+    """Return the event for a lock that another holds; ``holder`` is its claim, None if it was not seen."""
     fields = {
         "holder": None if holder is None else holder.owner,
         "holder_token": None if holder is None else holder.token,
@@ -164,11 +157,11 @@ def contended(contender: Contender, holder: Claim | None) -> LockEvent:
 def not_acquired(
     contender: Contender, waited: float, attempts: int, error: BaseException | None
 ) -> LockEvent:
-    """Return the event for an attempt to acquire that failed.
+    """Return the event for an acquisition that failed.
 
     Args:
-        contender: Who asked for the lock.
-        waited: Seconds since the attempt began.
+        contender: The caller that asked for the lock.
+        waited: Seconds since the acquisition began.
         attempts: Number of requests that were sent for it.
         error: The error that it failed with; None if another holds the lock.
     """

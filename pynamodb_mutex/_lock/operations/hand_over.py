@@ -1,7 +1,6 @@
 """Handing a lock over to the next waiter of this process, in one request in place of release, poll and acquire.
 
-Whose turn is next is decided in `local_queue`; the holder's part is the release, in `release`, which asks the turn to take
-the lock over.
+`local_queue` decides whose turn is next; `release`, the holder's part, asks the turn to take the lock over.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
         """Take the lock over: one conditional write replaces the holder's claim with one of this waiter.
 
         Args:
-            ending: The ending of the holder's claim, who has promised this turn the lock.
+            ending: The ending of the claim of the holder, which has promised this turn the lock.
 
         Returns:
-            Whether that claim has ended. If not, it is still to be released: server time is not known well enough for a
-            claim of the next holder, or the request has failed and was surely not applied, for example because DynamoDB
-            refuses the values of the next holder.
+            Whether the holder's claim has ended. If not, the holder must still release it: server time is not known well
+            enough for a claim of the next holder, or the request has failed and was surely not applied, for example because
+            DynamoDB refuses the values of the next holder.
 
         Raises:
             MutexLostError: If the lock had been lost.
@@ -50,14 +49,14 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
         process, store = claim.process, claim.store
         contender = self.contender.at(claim.contender.row_name)
         if store.bounds is not None and not store.knows_time(contender.options.lease, process.now):
-            # Suppose a lock with a lease of a day is held for an hour without a request, and a thread that has just
-            # begun to wait for it wants it for 30 s. An end that is counted from bounds which have fallen behind by
-            # 36 s has passed when the claim is made: the next holder would be told of a loss, and another process
-            # could take the lock. So it is released, and the waiter's poll comes after an answer that shows the time.
+            # Suppose a holder with a lease of a day sends no request for an hour, and a thread that has just begun to wait
+            # wants the lock for 30 s. The bounds of server time have fallen behind by 36 s, so the end of the new claim would
+            # have passed when it is made: the next holder would see a loss, and another process could take the lock. So the
+            # lock is released, and the waiter's poll comes after an answer that shows the time.
             return False
         own = OwnClaim(process.new_token(store), contender.options.lease)
-        # The next holder's lease counts from before the first attempt. Suppose that one is applied and its answer
-        # lost: the end in the row is then the one that it proposed, however late the answer to a retry comes.
+        # The next holder's lease counts from before the first attempt. Suppose the first attempt is applied and its answer is
+        # lost: the row then has the end of the first attempt, however late the answer to a retry comes.
         first_sent = process.now
 
         def build() -> Request:
@@ -69,14 +68,14 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
         granted = False
         successor: HeldClaim | None = None
         try:
-            # It is done also by a refusal, if an earlier attempt was applied.
+            # A refusal, too, may show that it was applied: by an earlier attempt.
             answer = yield from ending.send(
                 build, lambda reply: shows_acquisition(own, reply.claim)
             )
             if shows_acquisition(own, answer.claim):
                 successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
                 successor.change("begin")
-                # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
+                # Before `grant`: if Ctrl-C came in between, the waiter would have a lock that nobody renews.
                 process.note_holder(successor)
                 successor.start(first_sent)
                 granted = self.grant(successor)
@@ -84,8 +83,8 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                     ending.successor = successor
                 else:
                     # The waiter was interrupted while the request was under way, and has left the line. Nobody else would
-                    # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
-                    # the answer to the hand-over may be so late that the successor's lease has passed.
+                    # release this claim. If this release fails, `release` reports that; the holder's claim has ended all the
+                    # same. The answer to the hand-over may be so late that the successor's lease has passed.
                     with suppress(PynamoDBException):
                         yield from release(successor, at_least=False)
         except BaseException as error:
@@ -98,9 +97,9 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                 process.emit(Log("warning", text, values, claim.log_fields))
                 return False
             if ending.attempts.maybe_applied and self.granted is None:
-                # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody
-                # knows: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
-                # lease, which may be an hour.
+                # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, and nobody knows of
+                # it: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
+                # lease, perhaps for an hour.
                 if successor is not None:
                     successor.forget()
                 yield from contender.disown(own)

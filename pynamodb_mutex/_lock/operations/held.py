@@ -1,7 +1,7 @@
 """A claim of ours that DynamoDB has confirmed, until it is released or lost: held or not, for how long, and why it was lost.
 
 It sends nothing. The requests that begin, prolong and end a claim are in `acquire`, `renew`, `release` and
-`pynamodb_mutex._writes`; when it is renewed is in `planning`.
+`pynamodb_mutex._writes`; the times of its renewals are in `planning`.
 
 All queries are computed from three values: the state (`states.Belief`), the term of the claim (`Term`), and the bounds of
 server time (`Bounds`). Each is immutable and replaced as a whole, so a query is correct without the process's monitor.
@@ -70,9 +70,7 @@ class HeldClaim(Held):
 
     Attributes:
         contender: The contender that made the acquisition.
-        group: The claims that are held, renewed and lost together with this one; None if it is held by itself.
-        options: Options of the lock.
-        store: Store in which the lock's row is.
+        group: The group of claims of which this is one; None if it is held by itself.
         own: Our claim: token, version, end and term.
         belief: State of the claim, replaced as a whole.
         since: Local time at which the acquisition was confirmed; ``held_for`` and ``max_hold`` count from it.
@@ -80,9 +78,9 @@ class HeldClaim(Held):
         item: The raw row, as far as this holder knows; of a lock table only if it has a payload, else empty.
         depth: Number of times the lock was entered and not left again; above 1 only for reentrant locks.
         row: The user's model instance for a locked row; None as long as there is none.
-        writes_on: What runs the guarded write that is under way, as `ProcessState.runner` was when it began; None if none is
-            under way. There is one at a time for each claim.
-        writers: Wake-ups of the guarded writes that wait for that one to end.
+        writes_on: The value of `ProcessState.runner` when the guarded write that is under way began; None if none is under way.
+            There is one at a time for each claim.
+        writers: Wake-ups of the guarded writes that wait for the write under way to end.
         events: Events that are not delivered yet, oldest first.
         delivery: Whether a thread is delivering its events, or is about to.
     """
@@ -120,7 +118,7 @@ class HeldClaim(Held):
         self.belief = Belief("confirmed")
         self.since = contender.process.now
         self.abandoned_by = claim.abandoned_by
-        # A row of a lock table only for its payload: it takes more memory than all else that is kept of a held lock.
+        # A row of a lock table is kept only for its payload: it takes more memory than the rest of a held lock.
         layout = contender.store.layout
         is_needed = layout.must_exist or layout.data_attribute.attr_name in item
         self.item: RawItem = item if is_needed else {}
@@ -140,7 +138,7 @@ class HeldClaim(Held):
 
     @property
     def lease(self) -> float:
-        """The lock's lease in seconds, as its options say. A renewal may have asked for another one."""
+        """The lock's lease in seconds, as its options say. A renewal may have asked for another lease."""
         return self.options.lease
 
     @property
@@ -174,7 +172,7 @@ class HeldClaim(Held):
 
     @property
     def whole(self) -> Held:
-        """What is held, renewed and lost as one with this claim: its group, or the claim itself."""
+        """The group of this claim, or the claim itself if it has none."""
         return self.group or self
 
     @property
@@ -195,7 +193,7 @@ class HeldClaim(Held):
     @property
     def expires(self) -> float:
         """Local time from which the end of the lease counts; infinity while a write that releases it is under way."""
-        # Nobody believes in it then; and if the write turns out to be applied, it was released, however late the answer.
+        # Nobody believes in it then; and if the write turns out to be applied, the lock was released, however late the answer.
         return math.inf if self.belief.state == "ending" else self.ends
 
     @property
@@ -203,10 +201,10 @@ class HeldClaim(Held):
         """Local time from which too little is left of the lease; infinity if nobody is to be notified of that."""
         options = self.options
         is_notified = self.contender.on_danger or self.process.receivers["danger"]
-        # nor while a write that releases it is under way, or may have been applied: nobody believes in it then
+        # no danger while a write that releases the lock is under way, or may have been applied: nobody believes in it then
         if not (options.auto_renew or is_notified) or self.belief.state != "held":
             return math.inf
-        # A lease may come out much shorter than it was asked for, since server time is known to a second. The renewal
+        # A lease may come out much shorter than the caller asked for, since server time is known to a second. The renewal
         # after a third of it comes in time all the same, and there is no danger before half of it has passed.
         ends = self.ends
         return max(ends - options.lease / 3, (self.own.term.since + ends) / 2)
@@ -231,7 +229,7 @@ class HeldClaim(Held):
         """
         state = self.belief.state
         is_standing = state in STANDING and not self.process.inherited
-        # as `expires` says, which this does not ask: each acquisition does so
+        # the same as `expires > now`, but faster: each acquisition calls this
         return is_standing and (state == "ending" or self.ends > now)
 
     def held_at(self, now: float) -> bool:
@@ -256,7 +254,7 @@ class HeldClaim(Held):
         # and acquires the lock again, and the answer arrives: with it two would believe.
         belief = self.belief
         may_stand = belief.state == "lost" and belief.loss and belief.loss.can_be_won_back
-        # With a depth of 0 its holder has left it, and nobody would release it.
+        # With a depth of 0 the holder has left it, and nobody would release it.
         return bool(may_stand) and self.depth > 0 and self.contender.key_queue.holder is None
 
     @property
@@ -266,7 +264,7 @@ class HeldClaim(Held):
 
     @property
     def loss(self) -> Loss | None:
-        """Why the lock was lost; None if it was not. Includes a lease that ended and was not noted yet."""
+        """Why the lock was lost; None if it was not. Also counts a lease that ended and was not noted yet."""
         return self._loss_at(self.process.read_clock())
 
     def _loss_at(self, now: float) -> Loss | None:
@@ -292,33 +290,26 @@ class HeldClaim(Held):
     def is_orphaned(self) -> bool:
         """Whether it is renewed, and nobody will release it: its thread or task has ended, or its mutex is gone."""
         contender = self.contender
-        # Whoever has entered a block is kept by the lock's object until the block is left, perhaps elsewhere.
+        # The lock's object keeps a caller that has entered a block until the block is left, perhaps by another thread.
         is_left = contender.who() is None or contender.lock() is None
         return is_left and self.whole.plan is not NEVER
 
     def reenters(self, caller: int) -> bool:
-        """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""
+        """Return whether a caller that already holds the lock by this acquisition may enter it once more."""
         return self.options.reentrant and self.contender.caller == caller and self.held
 
     # -- errors -------------------------------------------------------------------------------------
 
     def not_held_error(self, what: str, *, applied: bool | None = False) -> MutexNotHeldError:
-        """Return the error for a call after the release or the detach.
+        """Return the error for a call, named by ``what``, after the release or the detach.
 
-        Args:
-            what: Name of the call, for the message.
-            applied: Whether the call's guarded write was applied; None if that is unknown.
+        ``applied`` says whether the call's guarded write was applied; None if that is unknown.
         """
         msg = f"{what}: {shown(self.key)} is not held: it was released or detached"
         return MutexNotHeldError(msg, applied=applied, key=self.key)
 
     def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
-        """Return the error that says that the lock was lost, and why.
-
-        Args:
-            what: Name of the call, for the message.
-            applied: Whether the call's guarded write was applied; None if that is unknown.
-        """
+        """Return the error that says that the lock was lost, and why; ``what`` and ``applied`` as for `not_held_error`."""
         taker = self.belief.taker
         loss = self.belief.loss or Loss.EXPIRED
         error = MutexLostError(
@@ -335,10 +326,7 @@ class HeldClaim(Held):
     # -- checks that note the end of the lease --------------------------------------------------------
 
     def check(self, what: str) -> None:
-        """Raise if the claim was lost, released or inherited. A write that may have released it does not count.
-
-        Args:
-            what: Name of the call, for the message.
+        """Raise if the claim was lost, released or inherited; not for a write that may have released it.
 
         Raises:
             MutexNotHeldError: If it is not held here; MutexLostError if it was lost.
@@ -370,8 +358,8 @@ class HeldClaim(Held):
         if after is None:
             return False
         loss = None if change == "won back" else self.belief.loss
-        # Last, and in one statement: Ctrl-C, or a signal handler or other thread that reads `held` without the monitor,
-        # comes before it or after it, and meets the old state or the new one, never half of each.
+        # Last, and in one statement: Ctrl-C comes before it or after it, and a signal handler or another thread, which reads
+        # `held` without the monitor, sees the old state or the new one, never half of each.
         self.belief = Belief(after, loss, self.belief.taker)
         return True
 
@@ -381,9 +369,7 @@ class HeldClaim(Held):
         A lock that was handed over may be lost before the thread that waited for it runs again and emits ``acquired``:
         then ``lost`` is in the queue already.
 
-        Args:
-            name: Name of the signal.
-            fields: What the signal carries in addition to key, owner and tokens.
+        ``fields`` are what the signal carries in addition to key, owner and tokens.
         """
         event = LockEvent(name, self.contender, self, fields)
         if self.process.receivers[name]:
@@ -398,7 +384,7 @@ class HeldClaim(Held):
             since: Local time at which the caller asked for the lock.
             attempts: Number of requests that were sent for it.
         """
-        # With events that wait for this one, it is made in any case: who delivers it delivers those.
+        # If other events wait for this one, it is made in any case: the thread that delivers it delivers the others.
         if not (self.abandoned_by or self.events or self.process.hears("acquired")):
             return
         self.emit(
@@ -425,11 +411,7 @@ class HeldClaim(Held):
             self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
 
     def emit_handed_over(self, successor: HeldClaim | None) -> None:
-        """Emit ``handed_over``.
-
-        Args:
-            successor: The next holder; None after a detach, when it is whoever attaches by the ticket.
-        """
+        """Emit ``handed_over``. ``successor`` is None after a detach: another process attaches by the ticket."""
         self.emit(
             "handed_over",
             held_for=self.held_for,
@@ -452,7 +434,7 @@ class HeldClaim(Held):
     def note_unlocked(self) -> None:
         """Note that a write which releases the lock was applied."""
         self.depth = 0
-        # Not if `release` was called while that write was under way: then that reports the end of the claim.
+        # If `release` was called while the write was under way, nothing changes here: `release` reports the end of the claim.
         if self.change("unlocked"):
             self.whole.stop()
             self.leave_queue()
@@ -460,13 +442,13 @@ class HeldClaim(Held):
                 self.emit("released", held_for=self.held_for, error=None)
 
     def forget(self) -> None:
-        """Drop a claim that no caller has been given, without a request."""
+        """Drop a claim that no caller has, without a request."""
         self.change("release")
         self.whole.stop()
         self.leave_queue()
 
     def note_end(self) -> None:
-        """Note the loss if the lease has ended, and the state is one in which that is a loss."""
+        """Note the loss if the lease has ended, and the state is in `EXPIRING`."""
         loss = self._loss_at(self.process.now)
         if loss is not None and self.belief.loss is None:
             self.lose(loss)
@@ -474,20 +456,20 @@ class HeldClaim(Held):
     def note_left(self) -> None:
         """Note that the claim has ended, and its holder has left it to acquire the lock anew.
 
-        Suppose a renewal is under way when the lease ends, and its holder's next attempt fails. By the renewal's answer
-        the claim would be held again, and renewed for ever: its holder sees the new attempt alone, and cannot release it.
+        Suppose a renewal is under way when the lease ends, and the holder's next acquisition fails. The renewal's answer would
+        make the claim held again, and renewed for ever: the holder sees its latest acquisition alone, and cannot release it.
         """
         self.note_end()
         self.depth = 0
 
     def lose(self, loss: Loss, taker: Claim | None = None, *, at_release: bool = False) -> None:
-        """Note a loss, for all claims that are held together; emit ``lost`` for each, and call each ``on_lost`` once.
+        """Note a loss, for the whole group; emit ``lost`` for each claim, and call each ``on_lost`` once.
 
         Args:
             loss: Why the lock was lost.
             taker: Claim that the row shows in place of ours; None if no row was seen.
-            at_release: Whether its release has found that. Of a claim that is held by itself ``on_lost`` is not called
-                then: the caller of the release learns of the loss from the error.
+            at_release: Whether a release has found the loss. If the claim is held by itself, ``on_lost`` is not called then:
+                the caller of the release learns of the loss from the error.
         """
         whole = self.whole
         lost: list[HeldClaim] = []
@@ -504,21 +486,20 @@ class HeldClaim(Held):
 
         Args:
             row: The claim that the row shows.
-            in_doubt: Whether a write whose answer was lost, and which is not under way any more, may have released the
-                lock before.
+            in_doubt: Whether a write that is over, and whose answer was lost, may have released the lock before.
         """
         if was_lost_before_release(self.own, row, maybe_applied=in_doubt):
             self.lose(loss_of(self.own, row), row)
         elif self.may_be_unlocked:
-            # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
-            # that was released, and undo what another has written since: it is refused.
+            # The caller knows only of an error. If it saved the row later, the save would go out without a guard, as after a
+            # release, and undo what the next holder has written: so such a save is refused.
             self.whole.is_unaware |= not self.whole.open_blocks
             self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
         """Note that the lock had been lost before its release, which found another claim; return the error.
 
-        The claims that are held together with it are lost, too, as they would have been just before the release.
+        The other claims of its group are lost, too, as they would have been just before the release.
         """
         self.lose(loss_of(self.own, claim), claim, at_release=True)
         return self.lost_error("release")
@@ -526,7 +507,7 @@ class HeldClaim(Held):
     def _note_loss(self, loss: Loss, taker: Claim | None, *, at_release: bool = False) -> bool:
         """Note the loss of this claim alone, and emit ``lost`` once; return whether it was emitted.
 
-        A loss that is seen after the release is none, except by that release itself: ``at_release``.
+        A loss seen after the release does not count, unless the release itself has found it: ``at_release``.
         """
         before = self.belief
         after = TRANSITIONS.get((before.state, "loss"))
@@ -540,11 +521,10 @@ class HeldClaim(Held):
         return True
 
     def note_refusal(self, row: Claim) -> None:
-        """Note what a row shows that refused a renewal, unless a write that releases the claim is under way.
+        """Note the claim in a row that refused a renewal, unless a write that releases the lock is under way.
 
-        Suppose that write is applied, another process acquires the lock, and only then does the renewal arrive: the
-        lock was released, not lost. The answer to the write shows what became of the claim. If there will be none,
-        this row does.
+        Suppose that write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
+        released, not lost. The answer to the write shows the outcome. If there will be no answer, this row shows it.
         """
         state = self.belief.state
         if state == "ending" and not was_lost_before_release(self.own, row, maybe_applied=True):
@@ -564,7 +544,7 @@ class HeldClaim(Held):
         try:
             self.check("release")
         except MutexLostError:
-            # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, for nobody
+            # A renewal of another thread may be under way: with a depth of 0 it does not win the lock back, because nobody
             # would release it then. The claim stays lost, not released: `on_lost`, a signal handler or another thread may
             # call this, and the holder's block must report the loss.
             self.depth = max(0, self.depth - 1)
@@ -573,7 +553,7 @@ class HeldClaim(Held):
     def end(self, endings: Mapping[Any, Any], *, hands_over: bool) -> Operation[bool]:
         """Hand the lock over if somebody is next in line in this process; return whether the claim has ended."""
         ending = endings[self]
-        # before `hold_at_least` the waiters of this process wait as all others do
+        # before `hold_at_least` has passed, the waiters of this process wait as all others do
         if not hands_over or ending.reserved_until > self.process.now:
             return False
         turn = self.contender.next_holder(self)
@@ -608,7 +588,7 @@ class HeldClaim(Held):
         return renewal
 
     def plan_after_renewal(self, renewed: Sequence[HeldClaim], sent: float) -> None:
-        """Plan the renewal after one that was sent at a local time, if that was applied."""
+        """Plan the renewal after one that was sent at a local time, if it was applied."""
         if renewed:
             self.plan_renewal(sent, self.ends)
 
@@ -620,17 +600,17 @@ class HeldClaim(Held):
         """
         now, store = self.process.now, self.store
         if lease is None:
-            # A guarded put writes the whole row, and the claim with it, also after ``max_hold``: then it must not
-            # extend the lease. With 0, `OwnClaim.propose` grants what earlier requests have asked for, and no more.
+            # A guarded put writes the whole row, and the claim with it, even after ``max_hold``: then it must not extend the
+            # lease. With 0, `OwnClaim.propose` grants what earlier requests have asked for, and no more.
             lease = 0.0 if self.is_over_max_hold(now) else self.lease
         end, granted = self.own.propose(now, store.bounds, lease)
         values = store.mine(self.own) | {
             "end": seconds(end),
-            # Half a millisecond more, so that it is never rounded down: a waiter without server time waits as long as
-            # the row says, and that must not be less than this holder believes.
+            # Half a millisecond more, so that it is never rounded down: a waiter without server time waits for the lease in
+            # the row, and that must not be shorter than this holder believes.
             "lease": seconds(granted + 0.0005),
             "ttl": store.ttl(end),
-            # not for a renewal: for a guarded put, which writes the whole row
+            # for a guarded put, which writes the whole row
             "owner": self.contender.owner,
             "abandoned_by": self.abandoned_by,
         }
@@ -640,5 +620,5 @@ class HeldClaim(Held):
         """Extend the belief: a request with this proposal was applied."""
         self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
         whole = self.whole
-        # Not by each renewal: the answer to one may be so late that little is left all the same, as was reported.
+        # A renewal does not always end the danger: its answer may be so late that little is left all the same.
         whole.in_danger = whole.in_danger and self.process.now >= whole.danger_at

@@ -1,4 +1,4 @@
-"""The local queue: the waiters of this process for one key, and the one that holds it.
+"""The local queue: the waiters of this process for one key, and its holder in this process.
 
 Threads and tasks that wait for the same key queue up here, first come first served, and only the first of them polls.
 A release hands the lock over to the next in line, in one request instead of three. After a number of hand-overs in
@@ -41,9 +41,9 @@ class LocalQueue(Generic[H, C]):
 
     Attributes:
         turns: Places in line, first come first served.
-        promises: The turns that are being handed a claim over, and the claim.
+        promises: The turns to which a holder is handing the lock over, each with the holder's claim.
         watchers: Wake-ups of waiters that are not in line but want to be woken at a release, first come first served:
-            those that wait for this key together with others, and fair waiters.
+            waiters for all of several keys, and fair waiters.
         holder: The claim by which this process holds the key; None if it does not.
         in_the_way: The claim of another process that a waiter in line has seen last; None if none has been seen since
             the line was empty.
@@ -67,18 +67,13 @@ class LocalQueue(Generic[H, C]):
     )
 
     def __init__(self, queues: dict[Any, Any], place: object) -> None:
-        """Make a queue.
-
-        Args:
-            queues: Mapping in which the queue is kept while somebody waits in it or holds the key, and no longer.
-            place: Key of the queue in that mapping.
-        """
+        """Make a queue; ``queues`` keeps it at ``place`` only while somebody waits in it or holds the key."""
         self._queues = queues
         self._place = place
         # Lists, because there is a queue for each lock that is held, and an empty deque takes 0.7 KB.
         self.turns: list[Turn[H, C]] = []
         self.promises: dict[Turn[H, C], H] = {}
-        # how many turns each caller has in line, and each thread, by their numbers: no caller has that of a thread
+        # number of turns in line, by the number of the caller and by that of its thread: the two never coincide
         self._counts: dict[int, int] = {}
         self.watchers: list[Wakeup] = []
         self.holder: H | None = None
@@ -94,11 +89,11 @@ class LocalQueue(Generic[H, C]):
 
     @property
     def known_taken(self) -> bool:
-        """Whether it is known that the lock is held: by this process, or by another, as an answer has shown."""
+        """Whether this process holds the lock, or an answer has shown that another process does."""
         return self.holder is not None or self.in_the_way is not None
 
     def acquired_by(self, claim: H) -> None:
-        """Note that this process holds the key now, by a claim."""
+        """Note the claim by which this process holds the key now."""
         if not self.known_taken:
             self._wake_all()
         self.holder = claim
@@ -117,7 +112,7 @@ class LocalQueue(Generic[H, C]):
                 turn.wakeup.ring()
 
     def may_be_stalled(self, turn: Turn[H, C]) -> Iterable[Turn[H, C]]:
-        """Return the turns that the wait of one may keep from going on, if the lock comes to them first."""
+        """Return the turns that may get the lock before this one, and that the wait of this turn may stall then."""
         counts, waiter = self._counts, turn.contender
         if counts[waiter.caller] > 1 or (waiter.blocks and counts[waiter.thread] > 1):
             return self.turns[: self.turns.index(turn)]
@@ -127,11 +122,11 @@ class LocalQueue(Generic[H, C]):
     def released_by(self, claim: H) -> None:
         """Note that a claim holds the key no longer; wake the first in line, to poll at once, and the first watcher."""
         for turn, giver in list(self.promises.items()):
-            # Suppose a release that has promised its lock to a turn was interrupted before its hand-over began: as
-            # long as the promise stands, that turn neither polls nor leaves.
+            # Suppose a release promised its lock to a turn, and was interrupted before the hand-over began: as long as the
+            # promise stands, that turn neither polls nor leaves.
             if giver is claim:
                 turn.end_promise()
-        # After a hand-over the successor is the holder already: nobody is to be woken for a lock that is not free.
+        # After a hand-over the successor is the holder already: wake nobody for a lock that is not free.
         if self.forget(claim):
             if self.turns or self.watchers:
                 self.wake()
@@ -147,7 +142,7 @@ class LocalQueue(Generic[H, C]):
             self.watchers[0].ring()
 
     def forget(self, claim: H) -> bool:
-        """Forget a holder; return whether it was the holder, so that this process now holds the key no more."""
+        """Forget a claim; return whether it was the holder's, so that this process no longer holds the key."""
         if self.holder is not claim:
             return False
         self.holder = None
@@ -156,7 +151,7 @@ class LocalQueue(Generic[H, C]):
     def next_in_line(
         self, holder: H, poll: tuple[float, float], now: float, uniform: Uniform
     ) -> Turn[H, C] | None:
-        """Return the turn to hand the lock over to; None if nobody waits, or other processes are to get a chance.
+        """Return the turn to hand the lock over to; None if nobody waits, or it is time to let other processes have the lock.
 
         The turn is promised the lock until `Turn.grant`, which also takes it out of the line, or `Turn.end_promise`.
 
@@ -175,8 +170,8 @@ class LocalQueue(Generic[H, C]):
                 self._hand_overs += 1
                 self.promises[turn] = holder
                 return turn
-            # The first in line would poll at the instant of the release, a round trip before any other process can see
-            # it, and get the lock each time. So it waits for one poll interval.
+            # If the first in line polled at the instant of the release, a round trip before any other process can see it, it
+            # would get the lock each time. So it waits for one poll interval.
             self.rests_until = now + next_wait(0.0, poll, uniform)
             break
         self._hand_overs = 0
@@ -192,27 +187,26 @@ class LocalQueue(Generic[H, C]):
             if not self._counts[who]:
                 del self._counts[who]
         if not self.turns:
-            # Whoever comes next finds out for itself who holds the lock, and does not pause for other processes.
+            # The next waiter finds out for itself who holds the lock, and does not pause for other processes.
             self.in_the_way, self.rests_until = None, -math.inf
             self._check_idle()
         elif was_first:
-            # If the lock is known to be held, the next one starts with a wait. Otherwise it polls at once, because the
-            # lock may be free: the one before it may have left by an error, or have acquired one of several keys.
+            # If the lock is known to be held, the next turn starts with a wait. Otherwise it polls at once, because the lock
+            # may be free: the turn before it may have left by an error, or have acquired another key.
             self.turns[0].polls_at = math.inf if self.known_taken else -math.inf
             self.turns[0].wakeup.ring()
 
     def watch(self, wakeup: Wakeup) -> None:
-        """Add a wake-up that rings when this process releases the key without a hand-over, after those added before."""
+        """Add a wake-up that rings when this process releases the key without a hand-over; earlier wake-ups ring first."""
         self.watchers.append(wakeup)
         self._queues[self._place] = self
 
     def unwatch(self, wakeup: Wakeup) -> None:
-        """Remove a wake-up."""
         was_first = self.watchers[0] is wakeup
         self.watchers.remove(wakeup)
         if was_first and self.watchers and self.holder is None:
-            # Suppose the one that leaves was woken by a release, and then gave up: there will be no second release to
-            # wake the next one.
+            # Suppose a release woke the watcher that leaves, and it then gave up: no second release would wake the next
+            # watcher.
             self.watchers[0].ring()
         self._check_idle()
 
@@ -221,12 +215,11 @@ class Turn(Generic[H, C]):
     """A place in line.
 
     Attributes:
-        queue: The queue.
         contender: The contender that waits.
         wakeup: Wake-up that ends its waits.
-        given_by: What hands that claim over, as `ProcessState.runner` was then.
+        given_by: The value of `ProcessState.runner` when the hand-over to this turn began.
         granted: The new claim, once the lock was handed over; None before that.
-        settled: A row that shows that it does not get the lock; None if there is none.
+        settled: A claim that shows that the waiter does not get the lock; None if there is none.
         polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
         asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
         sleeps: Whether the queue lets its waiter sleep when the holder becomes known: it has emitted ``contended`` already.
@@ -246,7 +239,7 @@ class Turn(Generic[H, C]):
 
     @property
     def promised_by(self) -> H | None:
-        """The claim that is being handed over to this turn; None if none is."""
+        """The claim of the holder that is handing the lock over to this turn; None if none is."""
         return self.queue.promises.get(self)
 
     def enter(self, now: float, *, polls_first: bool) -> None:
@@ -267,7 +260,7 @@ class Turn(Generic[H, C]):
 
     def leave(self) -> H | None:
         """Leave the line, if this turn is still there; return the new claim if the lock was handed over."""
-        # also after a grant: a signal may have interrupted that before it took the turn out of the line
+        # also after a grant: a signal may have interrupted `grant` before it took the turn out of the line
         if self in self.queue.turns:
             self.queue.remove(self)
         return self.granted
@@ -275,9 +268,9 @@ class Turn(Generic[H, C]):
     def grant(self, claim: H) -> bool:
         """Give the turn the claim that a hand-over has made; return whether its waiter is still there.
 
-        If it is not, because it was interrupted, nobody has the claim: the caller must release it.
+        If the waiter was interrupted and has left, nobody has the claim: the caller must release it.
         """
-        # In any case: the process holds the key now, and `released_by` must find the holder if it is released at once.
+        # Even if the waiter has left: the caller then releases the claim at once, and `released_by` must find the holder.
         self.queue.acquired_by(claim)
         self.wakeup.ring()
         if self not in self.queue.turns:
@@ -287,7 +280,7 @@ class Turn(Generic[H, C]):
         return True
 
     def settle(self, claim: Claim) -> None:
-        """End the wait, by a row that shows that this waiter does not get the lock."""
+        """End the wait with a claim that shows that this waiter does not get the lock."""
         self.settled = claim
         self.wakeup.ring()
 
@@ -297,7 +290,7 @@ class Turn(Generic[H, C]):
         self.wakeup.ring()
 
     def is_due(self, now: float, deadline: float) -> bool:
-        """Return whether to poll now. If so, the plan is cleared, and `waits_until` makes the next one."""
+        """Return whether to poll now. If so, clear the plan; `waits_until` makes the next one."""
         if now < self._due(deadline):
             return False
         self.polls_at = self.asks_at = math.inf
@@ -315,8 +308,8 @@ class Turn(Generic[H, C]):
         due = max(queue.rests_until, self.polls_at)
         if due == -math.inf:
             return due
-        # The first in line, unless it is promised the lock, polls, and once more at its deadline: the claim of a local
-        # holder may have been broken by force, which this process may not know yet.
+        # Unless the lock is promised to it, the first in line polls, and once more at its deadline: an operator may have broken
+        # the claim of a local holder by force, and this process may not know that yet.
         return min(due, self._asks_in_silence(deadline), deadline)
 
     def _asks_in_silence(self, deadline: float) -> float:
@@ -329,8 +322,8 @@ class Turn(Generic[H, C]):
         if queue.holder is not None or self.promised_by is not None:
             return math.inf
         if queue.in_the_way is not None:
-            # Suppose the first one, without a deadline, has seen a claim, and since then DynamoDB cannot be reached.
-            # Those who come an hour later would be told that another holds the lock, by a claim that ended long ago.
+            # Suppose the first in line, without a deadline, has seen a claim, and since then DynamoDB cannot be reached. A
+            # waiter that comes an hour later would report that another holds the lock, by a claim that ended long ago.
             return deadline if deadline >= queue.doubts_at else math.inf
         # Not during a rest. Suppose the lock was handed over so often that nobody has polled, and the next in line
         # has waited for longer than LONGEST_SILENCE: it would poll at the instant of the release, before any other
@@ -358,11 +351,11 @@ class Turn(Generic[H, C]):
             longest: The wait while this process holds the lock, in seconds.
         """
         queue = self.queue
-        # A plan stays until it is due. A wait may end early: by a wake-up, or by a clock that lets it return an instant
-        # before its time. A waiter that planned anew from each such instant would put off its poll again and again.
+        # A plan stays until it is due. A wake-up, or the clock, may end a wait an instant before its time: if the waiter
+        # planned anew each time, it would put off its poll again and again.
         if self.polls_at == math.inf:
             self._waited = next_wait(self._waited, poll, uniform)
-            # A holder in this process hands the lock over: a poll can only show that its claim was broken by force. Its
+            # A holder in this process hands the lock over: a poll can only show that force broke its claim. The holder's
             # renewals notice that, too.
             wait = self._waited if queue.holder is None else longest
             self.polls_at = min(now + wait, end)

@@ -43,9 +43,9 @@ Python can represent; and a thread can wait for it (`threading.TIMEOUT_MAX` is 2
 
 
 class LockOptions:
-    """The options of one lock, which are those of `Mutex.for_key`, and the row that its claim is in.
+    """The options of one lock, as `Mutex.for_key` takes them, and the row of its claim.
 
-    Immutable. An option that was not given is the class's.
+    Immutable. If the user did not give an option, the class has its default.
 
     Attributes:
         key: The lock's key; for a row's lock the row's name.
@@ -98,11 +98,7 @@ class LockOptions:
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
 
     def check_several(self) -> None:
-        """Refuse what several locks together cannot have: an order of arrival, and readers.
-
-        Raises:
-            TypeError: If the option is set.
-        """
+        """Raise TypeError for an option that several locks at once cannot have: an order of arrival, and readers."""
         if self.fair:
             raise TypeError("fair=True is for one key of a lock table: several have no common line")
         if self.shared:
@@ -133,7 +129,7 @@ OPTIONS = tuple(LockOptions.__annotations__)[4:]
 
 
 def checked(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as a caller has given them in the form in which `LockOptions` has them.
+    """Check the options that a caller gave, and return them as `LockOptions` stores them.
 
     Raises:
         TypeError: For a value of a wrong type, or an option that another one excludes.
@@ -151,7 +147,7 @@ def checked(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(model: type[Model], name: str, value: Any) -> Any:  # noqa: C901, PLR0911 - a case for each kind of option
-    """Return one option in the form in which `LockOptions` has it."""
+    """Check one option, and return it as `LockOptions` stores it."""
     match name:
         case "lease":
             return check_lease(value)
@@ -197,14 +193,9 @@ def _checked_poll(poll: object) -> tuple[float, float]:
 
 
 def check_options(called: str, options: Iterable[str]) -> None:
-    """Refuse an option that no lock has, as Python refuses an unknown argument.
+    """Raise TypeError for an option that no lock has, as Python does for an unknown argument.
 
-    Args:
-        called: Name of the function that the user called, for the message.
-        options: Names of the options that were given.
-
-    Raises:
-        TypeError: If there is an unknown one.
+    ``called`` is the function that the user called, for the message.
     """
     for name in options:
         if name not in OPTIONS:
@@ -213,14 +204,9 @@ def check_options(called: str, options: Iterable[str]) -> None:
 
 
 def check_several(called: str, keys: object) -> None:
-    """Refuse a single key where several are expected: Python would iterate over the letters of a str.
+    """Raise TypeError for a single key where several are expected: Python would iterate over the letters of a str.
 
-    Args:
-        called: Name of the function that the user called, for the message.
-        keys: The argument for its keys.
-
-    Raises:
-        TypeError: If it is a single key, or not iterable.
+    ``called`` is the function that the user called, for the message.
     """
     if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
         msg = f"{called} takes several keys, as in {called}(['a', 'b']), not {shown(keys)}"
@@ -228,7 +214,7 @@ def check_several(called: str, keys: object) -> None:
 
 
 class Made:
-    """Base class of objects that are made by a method, such as `Mutex.for_key`, and not by calling their class."""
+    """Base class of objects that the user makes by a method, such as `Mutex.for_key`, and not by calling their class."""
 
     _made_by: ClassVar[str] = "{}.for_key(...)"
     """The call that makes one, for messages; the braces stand for the name of the class."""
@@ -240,11 +226,7 @@ class Made:
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Refuse the call: the arguments of the constructor are private to the library, see `made`.
-
-        Raises:
-            TypeError: Always; the message names the call to use.
-        """
+        """Raise TypeError, with the call to use: the constructor's arguments are private to the library, see `made`."""
         msg = f"{cls.__name__} has no public constructor: call {cls._made_by.format(cls.__name__)}"
         raise TypeError(msg)
 
@@ -257,12 +239,8 @@ class Made:
     def _called(cls, name: str, options: Iterable[str]) -> None:
         """Refuse a call of an inherited method that makes no object of this class, or with an unknown option.
 
-        Args:
-            name: Name of the method that the user called.
-            options: Names of the options that were given.
-
         Raises:
-            TypeError: If it is one. The message names the method that the user called, not one that it calls.
+            TypeError: The message has ``name``, the method that the user called, not one that it calls.
         """
         if name not in cls._makers:
             other = next(
@@ -285,21 +263,13 @@ def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
 
 
 def check_bool(name: str, value: object) -> None:
-    """Refuse an option that is neither True nor False, such as ``"no"``, which would count as true.
-
-    Raises:
-        TypeError: If it is not a bool.
-    """
+    """Raise TypeError for an option that is neither True nor False, such as ``"no"``, which would count as true."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
 
 
 def check_callable(name: str, value: object) -> None:
-    """Refuse an option that is to be called, and cannot be.
-
-    Raises:
-        TypeError: If it is not callable.
-    """
+    """Raise TypeError for an option that the library is to call, and cannot."""
     if not callable(value):
         raise TypeError(f"{name} must be callable, not {value!r}")
 
@@ -355,7 +325,7 @@ def check_duration(name: str, value: object) -> float:
 
 
 def check_retention(retention: object) -> None:
-    """Refuse a retention, for which rows are kept after the end of their claims, that is not a duration from 0 on.
+    """Refuse a retention, the seconds for which DynamoDB keeps a row after its claim ended, unless it is a duration from 0 on.
 
     Raises:
         TypeError: If it is not a number.
@@ -395,7 +365,7 @@ def check_timeout(timeout: object) -> float:
 
 
 def check_at_least(at_least: object, lease: float) -> float:
-    """Return an ``at_least`` for `ensure_held` in seconds, which must be what can be left of a lease.
+    """Return the ``at_least`` of `ensure_held` in seconds, which must be less than the lease.
 
     Raises:
         TypeError: If it is not a number.

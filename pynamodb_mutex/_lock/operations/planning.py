@@ -1,7 +1,7 @@
-"""What is held as one, a claim or several that are held together: for how long, and when it is renewed.
+"""`Held`: one claim, or several that are renewed and lost as one; how long it lasts, and when its next renewal is due.
 
-It sends nothing: the renewals that are planned here are sent by `renew`, and the release is in `release`. What makes one
-claim held or lost is in `held`.
+It sends nothing: `renew` sends the renewals that are planned here, and `release` the release. What makes one claim held or lost
+is in `held`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ if TYPE_CHECKING:
 
 
 class Held(ABC):
-    """What is held, renewed and lost as one: a claim by itself, or a group of claims that are held together.
+    """What is held, renewed and lost as one: a claim by itself, or a group of claims.
 
-    A loss of one is a loss of all that are not released, and a renewal renews all of those. When one is lost, the
-    rows of the others are not touched: their claims are released by the holder, or expire. Whoever works under them
-    may not know of the loss yet, and nobody else should begin meanwhile.
+    If one claim of a group is lost, all claims that are not released are lost, and a renewal renews all of these. The rows of
+    the others stay as they are until the holder releases their claims, or these expire: the holder may not know of the loss
+    yet, and nobody else should begin meanwhile.
 
     Attributes:
-        process: State of the process.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
         open_blocks: Number of ``with`` blocks that began with it and have not ended; None if none ever began.
         is_unaware: Whether the holder, outside of a block, does not know of the release: a write whose answer was lost, or
@@ -57,7 +56,7 @@ class Held(ABC):
         renewals_under_way: Number of renewals under way.
         failure: What the last renewal failed with, without tracebacks; None if it was answered.
         ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
-        in_danger: Whether it was reported that little is left of a lease, and no renewal has helped since.
+        in_danger: Whether the danger was reported, and no renewal has ended it since.
     """
 
     __slots__ = (
@@ -87,7 +86,7 @@ class Held(ABC):
 
     @property
     def whole(self) -> Held:
-        """What is held, renewed and lost as one with this: its group, or itself."""
+        """The group of this claim; a claim without a group, or a group, returns itself."""
         return self
 
     @property
@@ -95,14 +94,14 @@ class Held(ABC):
     def claims(self) -> Claims:
         """All of the claims, including those that were released."""
 
-    # -- how it is renewed and released: one claim by requests of its own, several by transactions ---
+    # -- renewal and release: one claim by its own requests, a group by transactions ------------------
 
     error_class: type[PynamoDBException]
-    """PynamoDB's exception for a write of it."""
+    """PynamoDB's exception for a write of this kind of claim."""
 
     @abstractmethod
     def to_renew(self) -> Claims:
-        """Return the claims that a renewal is to renew."""
+        """Return the claims to renew."""
 
     @abstractmethod
     def renewal(self, proposals: Proposals) -> Request:
@@ -118,16 +117,16 @@ class Held(ABC):
 
     @abstractmethod
     def loss_before_release(self) -> MutexLostError | None:
-        """Return the loss of one of several claims, of which the others are to be released all the same; None for no loss.
+        """Return the loss of a group, whose claims are to be released all the same; None for no loss.
 
         Raises:
-            MutexLostError: If a claim that is held by itself had been lost.
+            MutexLostError: If a claim without a group had been lost.
             MutexNotHeldError: If a claim is not held here.
         """
 
     @abstractmethod
     def end(self, endings: Mapping[Any, Any], *, hands_over: bool) -> Operation[bool]:
-        """End the claims by one request that is better than a release of each; return whether it was applied.
+        """End the claims by one request, if one can replace the release of each; return whether it was applied.
 
         Args:
             endings: For each claim that is to be released its `release.Ending`.
@@ -136,9 +135,9 @@ class Held(ABC):
 
     @property
     def unreleased(self) -> Claims:
-        """Claims that are not released; first those in whose rows another claim was seen.
+        """Claims that are not released; first the claims in whose rows another claim was seen.
 
-        In that order an error names the key that was lost in the store, not one that was lost with it.
+        In that order an error names the key that DynamoDB shows as lost, not a key that was lost with it.
         """
         claims = [claim for claim in self.claims if not claim.is_released]
         return sorted(claims, key=lambda claim: claim.belief.taker is None)
@@ -165,13 +164,12 @@ class Held(ABC):
 
     @property
     def is_over(self) -> bool:
-        """Whether one of the locks was lost, all were released, or they are held by the parent of this fork."""
+        """Whether one of the locks was lost, all were released, or the parent of this forked process holds them."""
         claims = self.unreleased
         return not claims or any(claim.is_over for claim in claims)
 
     @property
     def is_released(self) -> bool:
-        """Whether all of the claims were released."""
         return not self.unreleased
 
     @property
@@ -191,7 +189,7 @@ class Held(ABC):
 
     @property
     def held(self) -> bool:
-        """Whether the holder may believe now that it holds all of it."""
+        """Whether the holder may believe now that it holds all of the locks."""
         return self.held_at(self.process.read_clock())
 
     @property
@@ -208,9 +206,9 @@ class Held(ABC):
     # -- schedule: inside the monitor ---------------------------------------------------------------
 
     def start(self, sent: float) -> None:
-        """Schedule the renewals and, if somebody wants to be notified of it in time, the danger and the end of the lease.
+        """Schedule the renewals and, if anybody wants to be notified in time, the danger and the end of the lease.
 
-        Otherwise nothing is scheduled: the renewal loop need not run, and the next call notes the end.
+        If there is neither, nothing is scheduled: the renewal loop need not run, and the next call notes the end.
 
         Args:
             sent: Local time before the request that acquired or renewed the claims was sent.
@@ -218,8 +216,8 @@ class Held(ABC):
         process, ends = self.process, self.ends
         self.plan_renewal(sent, ends)
         is_renewed = self.plan is not NEVER
-        # Of what is renewed, the danger comes after the renewal that is planned, and its time is found when that is due: to
-        # find it here would slow down each acquisition.
+        # With renewals, the danger comes after the planned renewal, and its time is found when that is due: to find it here
+        # would slow down each acquisition.
         at = self.plan.at if is_renewed else self.danger_at
         is_to_run = is_renewed or at < math.inf or process.receivers["lost"]
         if is_to_run or any(claim.contender.on_lost for claim in self.unreleased):
@@ -231,7 +229,7 @@ class Held(ABC):
             self.process.schedule.remove(self)
 
     def plan_renewal(self, sent: float, ends: float) -> None:
-        """Plan the next renewal, unless a claim is not to be renewed in the background.
+        """Plan the next renewal; none if a claim has no renewal in the background.
 
         Args:
             sent: Local time before the request that acquired or renewed the claims was sent.
@@ -256,8 +254,8 @@ class Held(ABC):
     def is_to_be_renewed(self) -> bool:
         """Note the end of the lease, or the danger, if it has come; return whether the caller is to start a renewal now.
 
-        The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
-        due in time all the same.
+        It plans the renewal after this one now, not when the answer arrives: this one may hang, and the next one must be due in
+        time all the same.
         """
         process = self.process
         now = process.now
@@ -267,7 +265,7 @@ class Held(ABC):
             return False
         if not self.in_danger and now >= self.danger_at:
             self.in_danger = True
-            # not one that a write may have released: see `HeldClaim.danger_at`
+            # without claims that a write may have released: see `HeldClaim.danger_at`
             claims = [claim for claim in self.unreleased if claim.danger_at < math.inf]
             for claim in claims:
                 claim.emit("danger", remaining=claim.ends - now)
@@ -283,16 +281,15 @@ class Held(ABC):
                 self.plan, self.ended_by_max_hold = NEVER, max_hold
                 return False
         self.plan = plan_after_sending(now, self.ends, self.lease)
-        # If all workers hang, each due time would queue another renewal without the first condition. Without the
-        # second, an endpoint that does not answer would get another request in each third of a lease, and each would
-        # occupy a worker.
+        # Without the first condition, each due time would queue another renewal if all workers hang. Without the second, an
+        # endpoint that does not answer would get another request in each third of a lease, and each would occupy a worker.
         if self.is_queued or self.renewals_under_way >= MOST_RENEWALS_UNDER_WAY:
             return False
         self.is_queued = True
         return True
 
     def call(self, name: str, claims: Claims) -> None:
-        """Call the functions that were given by an option for some of the claims, each once."""
+        """Call, each once, the functions that users gave by an option for some of the claims."""
         called: list[Any] = []
         for claim in claims:
             for call in getattr(claim.contender, name):
@@ -304,8 +301,8 @@ class Held(ABC):
         """Plan the renewal after one that failed: soon."""
         process = self.process
         self.failure = error
-        # It is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and what
-        # their variables refer to.
+        # The error is kept, perhaps for as long as the lock's object. Each traceback would keep all frames below it, and all
+        # objects of their variables.
         each: BaseException | None = error
         while each is not None:
             each.__traceback__ = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol.server_time import ServerTime
 
     class Scheduled(Protocol):
-        """Claims that are held together and scheduled: for renewal, or for the report of their loss in time."""
+        """Claims that are renewed and lost as one, in the schedule: for renewal, or so that their loss is reported in time."""
 
         def due(self) -> float:
             """Return the local time at which to handle it next; infinity for never again."""
@@ -44,7 +44,7 @@ class ProcessState(ABC):
     """Connections, knowledge of server time, local queues, and the schedule of renewals of one process.
 
     Attributes:
-        now: Local time at which the present step of an operation began: the one reading of the clock in it.
+        now: Local time at which the present step of an operation began; the runner reads the clock once for each step.
         blocks: Whether the operation of the present step blocks its thread while it waits; that of a task does not.
         read_clock: Reads the local clock, for use outside of a step.
         uniform: The source of randomness.
@@ -56,8 +56,8 @@ class ProcessState(ABC):
         schedule: The schedule of renewals.
         stores: The store of each model that was used.
         server_times: What is known of each endpoint's time, by its URL.
-        queues: The local queues in which somebody waits, or whose key somebody of this process holds.
-        at_fork: Functions to call in a forked child, which must not use what they close.
+        queues: The local queues with a waiter, and those of keys that this process holds.
+        at_fork: Functions to call in a forked child: they close the parent's sockets and the like.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ProcessState(ABC):
     def of(self, kind: Callable[[Any], T]) -> T:
         """Return a room's state for this process, made when it is first asked for."""
         found: T | None = self._of_rooms.get(kind)
-        # two threads that ask at once get the same
+        # two threads that ask at the same time get the same object
         return self._of_rooms.setdefault(kind, kind(self)) if found is None else found
 
     @property
@@ -100,16 +100,14 @@ class ProcessState(ABC):
     def stalls(self, runner: tuple[int, bool]) -> bool:
         """Return whether a wait in the present step would keep another operation from going on.
 
-        It would if both are on one thread, and one of them blocks it: this one, or the other, which this has interrupted.
-
-        Args:
-            runner: What runs the other operation, as `runner` was in its step.
+        It would if both run on one thread, and one of them blocks it: this one, or the other, which this one has interrupted.
+        ``runner`` is the value of `runner` in a step of the other operation.
         """
         thread, blocks = runner
         return thread == self.this_thread() and (blocks or self.blocks)
 
     def hears(self, name: str) -> bool:
-        """Return whether anybody receives a signal, or the log is written in detail; if not, no event need be made."""
+        """Return whether anybody receives a signal, or logs details; if not, the operation need not make the event."""
         return bool(self.receivers[name]) or self.logs_details()
 
     def emit(self, event: Event) -> None:
@@ -121,12 +119,12 @@ class ProcessState(ABC):
         return new_token(store.server_now(self.now), self.random_bits())
 
     def new_request_token(self) -> str:
-        """Return a new ClientRequestToken, of which DynamoDB takes up to 36 characters."""
+        """Return a new ClientRequestToken. DynamoDB takes up to 36 characters."""
         return self.random_bits()[:36]
 
     @abstractmethod
     def this_thread(self) -> int:
-        """Return the number of the thread on which the present step runs, which no other one has meanwhile."""
+        """Return the number of the thread on which the present step runs; no other thread has it as long as this one lives."""
 
     @property
     @abstractmethod
@@ -147,13 +145,13 @@ class ProcessState(ABC):
     ) -> Queue:
         """Return the queue in which the waiters of this process wait for a key, or for any of several.
 
-        It is kept only while somebody waits in it or holds the key: get it again in each step, since after a wait the
-        others may use a new one.
+        The process keeps it only while somebody waits in it or holds the key: get it again in each step, since after a wait
+        the other waiters may use a new one.
 
         Args:
             store: Where the row is.
-            key: The key, or the set of keys any of which would do.
-            kind: The type of a queue that is not kept yet.
+            key: The key, or the set of keys if the waiter takes any of them.
+            kind: The type of the queue, if it must be made.
         """
         place = (store, key)
         queue = self.queues.get(place)
@@ -164,21 +162,22 @@ class ProcessState(ABC):
         self._notes_left -= 1
         if self._notes_left < 0:
             self._forget_ended()
-        # by the table's name, for two models can reach one table, and each has a store of its own
+        # by the table's name: two models can reach one table, and each has a store of its own
         place = (claim.store.connection.table_name, claim.contender.row_name)
         self._holders.setdefault(place, []).append(claim)
 
     def _forget_ended(self) -> None:
-        """Forget the holders whose leases ended long ago. It is called seldom enough to cost each of them little.
+        """Forget the holders whose leases ended long ago. It runs so seldom that it costs each of them little.
 
-        A lock that is not renewed, and whose object is dropped without a release, is scheduled nowhere, and nobody would
-        ever note its end. Its loss is not noted here either: whoever still has the object does that at the next call.
+        Suppose a holder does not renew its lock, and drops the object without a release: the schedule does not have the
+        claim, and nothing else would note its end. This does not note the loss: if a caller still has the object, its next
+        call does.
         """
         holders = [claim for claims in self._holders.values() for claim in claims]
         self._notes_left = max(64, len(holders))
         for claim in holders:
-            # Not at its end, but a lease later. Suppose a renewal is sent just before the end, and its answer comes
-            # after it: that makes it held again, and force in this process must find it here.
+            # A lease after its end, not at its end. Suppose a renewal is sent just before the end, and its answer comes
+            # after it: the claim is held again, and a call with force in this process must find it here.
             if claim.ends + claim.lease < self.now:
                 claim.leave_queue()
 
@@ -192,10 +191,7 @@ class ProcessState(ABC):
                 del self._holders[place]
 
     def all_held(self) -> Sequence[Any]:
-        """Return each `Held` of this process whose lease has not ended, in the order in which they were acquired.
-
-        Without runs of `once`.
-        """
+        """Return each `Held` of this process whose lease has not ended, without runs of `once`, oldest first."""
         now = self.read_clock()
         every = [claim for claims in self._holders.values() for claim in claims]
         claims = [claim for claim in every if not claim.contender.is_run]
@@ -205,7 +201,7 @@ class ProcessState(ABC):
         ]
 
     def holders(self, store: Store, key: str) -> Sequence[Any]:
-        """Return each `HeldClaim` on a key that this process holds, acquired by whichever model of the table."""
+        """Return each `HeldClaim` of this process on a key, whichever model of the table acquired it."""
         claims = self._holders.get((store.connection.table_name, key))
         if claims is None:
             return ()
@@ -230,10 +226,10 @@ class RenewalSchedule:
     heap, but is void: `_is_valid` compares it with the dict.
 
     Attributes:
-        loop: The renewal loop that runs or is about to, None if there is none. Set by what starts it, and reset by the
-            loop as it ends.
-        wakes_at: Local time until which the loop waits; minus infinity if it does not wait. It is woken for what is due
-            earlier, not for each new member: that would cost a tenth of an acquire and release of a short lock.
+        loop: The renewal loop that runs or is about to; None if there is none. The runner sets it, and the loop resets it as
+            it ends.
+        wakes_at: Local time until which the loop waits; minus infinity if it does not wait. Only a member that is due earlier
+            wakes it, not each new member: that would cost a tenth of an acquire and release of a short lock.
         wakeup: Ends the loop's wait.
     """
 
@@ -269,10 +265,10 @@ class RenewalSchedule:
         heapq.heappush(self._heap, (due, next(self._serial), member))
 
     def remove(self, member: Scheduled) -> None:
-        """Forget a member; what is under way for it goes on."""
+        """Forget a member; a renewal that is under way for it goes on."""
         self._due.pop(member, None)
-        # Most locks are released long before they are due. Their void entries are removed soon, for objects that live
-        # longer make each garbage collection slower.
+        # Most holders release long before they are due. Remove their void entries soon: objects that live longer make each
+        # garbage collection slower.
         if len(self._heap) > 2 * len(self._due) + 8:
             self._heap = [entry for entry in self._heap if self._is_valid(entry)]
             heapq.heapify(self._heap)
@@ -292,18 +288,18 @@ class RenewalSchedule:
         return self._heap[0][0] if self._heap else math.inf
 
     def take_due(self, now: float) -> Scheduled | None:
-        """Take out a member that is due at a local time; None if none is. It is to be put back by `put_back`."""
+        """Take out a member that is due at a local time; None if none is. The caller puts it back by `put_back`."""
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)
             if self._is_valid(entry):
-                # Its time no longer equals any entry's, and so the next `add` makes a new entry, even for the same time.
+                # Now no entry is valid for it, and so the next `add` makes a new entry, even for the same time.
                 self._due[entry[2]] = _TAKEN_OUT
                 return entry[2]
         return None
 
     def put_back(self, member: Scheduled, due: float) -> None:
         """Put back a member that was taken out, at the time at which it is due next."""
-        # Otherwise it was removed, or its due time was set anew, while it was handled: the time given here is older.
+        # If it was removed, or its due time was set anew, while it was handled, the time given here is out of date.
         if self._due.get(member) == _TAKEN_OUT:
             self.add(member, due)
 

@@ -1,17 +1,17 @@
-"""Releasing a claim, or several that are held together.
+"""Releasing a claim, or a group.
 
-A release is conditional on the claim being ours, so it cannot end another holder's claim. What a refusal means, that
-an earlier attempt was applied or that the lock had been lost, is decided in `protocol.outcome`. The next waiter of this
-process takes the lock over in `hand_over`.
+A release is conditional on the claim being ours, so it cannot end another holder's claim. `protocol.outcome` decides what a
+refusal means: that an earlier attempt was applied, or that the lock had been lost. The next waiter of this process takes the
+lock over in `hand_over`.
 
 How a claim of ours ends, and what it is called:
 
 ==============  ===================================================================================================
 release         its holder ends it, by requests that are repeated until it is known that it has ended
-leave           one level of a reentrant acquisition; the last one begins the release
-forget          nobody has been given it: it counts for nothing from now on, and no request is sent
-disown          forget, and end it in its row by its token, by one request: it may or may not have been made
-take back       whichever fits: release what somebody may count on, disown the rest
+leave           the holder leaves one level of a reentrant acquisition; leaving the last one begins the release
+forget          no caller has it: it counts for nothing from now on, and no request is sent
+disown          forget it, and end it by its token, by one request: it may be in its row or not
+take back       release it if a caller may count on it; else disown it
 ==============  ===================================================================================================
 """
 
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 def release(
     held: Held, *, at_least: bool = True, data: str | None = None, by: float | None = None
 ) -> Operation[None]:
-    """Release a claim, or hand it over to the next waiter of this process; or release claims that are held together.
+    """Release a claim, or hand the lock over to the next waiter of this process; or release a group.
 
     Args:
         held: What to release.
-        at_least: Whether ``hold_at_least`` counts: not for claims that nobody was given.
+        at_least: Whether ``hold_at_least`` counts: not for claims that no caller has.
         data: Serialised payload to write with the release of a single claim; None to leave the stored one.
-        by: Local time by which to give up, if all that the process holds is released: then the acquisition ends however
-            often it was entered, and is not handed over. None if its holder releases it.
+        by: Local time by which `release_all` gives up: then the acquisition ends however often it was entered, and is not
+            handed over. None if the holder releases it.
 
     Raises:
-        MutexLostError: If one had been lost. The others are released.
-        MutexNotHeldError: If one is not held here.
+        MutexLostError: If a claim had been lost. The others are released.
+        MutexNotHeldError: If a claim is not held here.
         PynamoDBException: If DynamoDB refuses or cannot be reached. The claims then expire with their leases.
     """
     claims = held.unreleased
@@ -69,14 +69,14 @@ def release(
         runs_until = min(runs_until, by)
         _make_last(held)
     for claim in claims:
-        # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ending, or in doubt
-        # if it will have none. That write may have released the lock, and the row may be another's by now. The release
-        # below is then refused at its first attempt, and that is no loss.
+        # Before `leave`, which replaces the state: that shows whether a write that unlocks is under way, or had no answer. Such
+        # a write may have released the lock, and another process may have acquired it by now. The release below is then
+        # refused at its first attempt, and that is no loss.
         ending = Ending(claim, runs_until, at_least=at_least, data=data)
         if leave(claim, "release"):
             endings[claim] = ending
-    # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything is
-    # raised from here on, `_note_released` withdraws it, by `leave_queue`.
+    # A hand-over promises the lock to a waiter, and the waiter waits until the promise is kept or withdrawn. If anything
+    # raises from here on, `_note_released` withdraws the promise, by `leave_queue`.
     try:
         is_ended = not endings
         if endings and lost is None:
@@ -103,11 +103,11 @@ def _after_interruption(
 ) -> Operation[BaseException | None]:
     """End claims if their release was interrupted, by Ctrl-C or a signal handler's time limit; return None if they have ended.
 
-    Otherwise nobody would release the lock any more, and the key would be blocked until its lease ends. Not in a child that the
-    handler has forked: the parent goes on with its release.
+    Otherwise nobody would release the lock any more, and the key would be blocked until its lease ends. If the handler has
+    forked, the child does nothing: the parent goes on with its release.
 
     Args:
-        error: What the release failed with; returned if they may not have ended.
+        error: What the release failed with; returned if the claims may not have ended.
         held: What was to be released: a reader leaves its claim, and does not end it for others.
         endings: The endings of its claims.
     """
@@ -123,7 +123,7 @@ def _after_interruption(
 
 def _make_last(held: Held) -> None:
     """Let the release that follows end an acquisition, however often it was entered."""
-    # Its holder, on another thread perhaps, does not know of the release. A save of the row is to be refused then: without a
+    # The holder, on another thread perhaps, does not know of the release. Its next save of the row must be refused: without a
     # guard it would undo what the next holder writes.
     held.whole.is_unaware |= not held.whole.open_blocks
     for claim in held.unreleased:
@@ -131,20 +131,16 @@ def _make_last(held: Held) -> None:
 
 
 def leave(claim: HeldClaim, what: str) -> bool:
-    """Leave one level of a reentrant acquisition; return whether it is to be released.
-
-    Raises:
-        MutexNotHeldError: If it was released before.
-    """
+    """Leave one level of a reentrant acquisition; return whether it is to be released; raise if it was released before."""
     if claim.is_released:
         raise claim.not_held_error(what)
-    # It is 0 already if one of several locks that are lost was released by itself: `release` has raised the loss, and sent
-    # nothing. Below 0, the release of all would leave out that one, and nobody could acquire it until its claim expires.
+    # The depth may be 0 already: the user released one lock of a lost group by itself, and `release` raised the loss, and sent
+    # nothing. Below 0, the release of the group would leave out that lock, and nobody could acquire it until its claim expires.
     claim.depth = max(0, claim.depth - 1)
     if claim.depth:
         return False
-    # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which
-    # is before its answer arrives.
+    # The belief ends before the releasing request is sent: as soon as DynamoDB applies it, before its answer arrives, another
+    # process may hold the lock.
     claim.change("release")
     claim.whole.stop()
     return True
@@ -153,10 +149,7 @@ def leave(claim: HeldClaim, what: str) -> bool:
 def _note_released(endings: Collection[Ending], error: BaseException | None) -> None:
     """Wake the waiters of this process for locks that were released, and emit events.
 
-    Args:
-        endings: The endings of the claims.
-        error: The error that the release failed with, so that the claims may still be in their rows; None if it did
-            not fail.
+    If the release failed with an ``error``, the claims may still be in their rows.
     """
     for ending in endings:
         ending.claim.leave_queue()
@@ -181,17 +174,16 @@ class Ending:
 
     Args:
         claim: The claim, not yet changed by `leave`.
-        runs_until: Local time until which its lease runs: after that it need not be ended any more.
+        runs_until: Local time until which its lease runs: after that it need not be ended.
         at_least: Whether ``hold_at_least`` counts.
         data: Serialised payload to write with it; None to leave the stored one.
 
     Attributes:
-        claim: The claim.
-        attempts: Attempts at ending it. A write of unknown outcome that unlocks counts as an earlier one.
+        attempts: Attempts at ending it. A write that unlocks and whose outcome is unknown counts as the first.
         until: Local time until which failures are retried.
-        reserved_until: Local time before which a claim that nobody holds is put in the place of this one.
+        reserved_until: Local time before which a reserved claim, which nobody holds, takes the place of this one.
         data: The payload by the name of its slot; empty if there is none.
-        reserved_as: Token of that claim, the same for all attempts; empty if there is none.
+        reserved_as: Token of the reserved claim, the same for all attempts; empty if there is none.
         successor: The claim of the next holder, if the lock was handed over.
     """
 
@@ -210,7 +202,7 @@ class Ending:
             self.reserved_as = claim.process.new_token(claim.store)
 
     def request(self) -> Request:
-        """Return the request that releases the claim, and keeps others from the lock if it is too early for them."""
+        """Return the request that releases the claim or, before ``reserved_until``, puts a reserved claim in its place."""
         claim, now = self.claim, self.claim.process.now
         row, own, rest = claim.options.row, claim.own, self.reserved_until - now
         if rest > 0:
@@ -231,10 +223,7 @@ class Ending:
 
         Args:
             build: Makes the request.
-            is_done: Returns whether an answer shows that the request was applied; None for that of a release.
-
-        Returns:
-            The last answer.
+            is_done: Returns whether an answer shows that the request was applied; None for the check of a release.
 
         Raises:
             MutexLostError: If the claim had ended before.
@@ -246,15 +235,15 @@ class Ending:
             claim.process, build, self.until, about=claim, attempts=self.attempts
         )
         if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
-            # The row was to be deleted, but waiters stand in line in it, and it must be kept for them. This is sent
-            # again but once: an update is not refused for waiters while the claim is ours.
+            # The row was to be deleted, but waiters stand in its line, and it must be kept for them. This sends again only
+            # once: DynamoDB does not refuse an update because of waiters while the claim is ours.
             self._deletes = False
             return (yield from self.send(build, is_done))
         if not is_done(answer) and was_lost_before_release(
             claim.own, answer.claim, maybe_applied=self.attempts.maybe_applied
         ):
             raise claim.lost_at_release(answer.claim)
-        # Not before it is applied: a waiter that is called too soon is refused, and would be called no more.
+        # After it was applied: a waiter that is called sooner is refused, and nobody would call it again.
         on_freed = claim.contender.on_freed
         if on_freed is not None and answer.claim.expires_at is None:
             on_freed(claim.process, answer.claim)
@@ -270,15 +259,10 @@ def note_broken(
 ) -> None:
     """Let the holder in this process, or the readers, know that their claim was broken by force.
 
-    Args:
-        process: State of the process.
-        store: Store in which the lock's row is.
-        row_name: Name of that row: see `lock_name`.
-        seen: The claim that was broken.
-        row: The claim that the row shows since.
+    ``seen`` is the claim that was broken, and ``row`` the claim that has taken its place.
     """
-    # It learns it now, and not only when its next renewal is refused. With the row, so that of several locks, which are
-    # all lost with this one, an error names this key.
+    # The holder learns it now, not when its next renewal is refused. With ``row``, so that an error names this key, even if
+    # other locks of a group are lost with it.
     for claim in process.holders(store, row_name):
         if claim.claim.token == seen.token:
             claim.lose(Loss.FORCED, row)

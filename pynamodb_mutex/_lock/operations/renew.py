@@ -1,7 +1,7 @@
-"""Renewal of leases: of one claim, and of claims that are held together.
+"""Renewal of leases: of one claim, and of a group.
 
-A renewal moves the end of a claim in its row later, on condition that the row still carries our claim. The first
-section is what a holder calls, the second is the loop that renews in the background.
+A renewal moves the end of a claim in its row later, on condition that the row still carries our claim. The holder calls the
+first section; the second is the loop that renews in the background.
 
 When a renewal is due is decided in `held` and `protocol.schedule`, what an answer says about a renewal in
 `protocol.outcome`. The thread of the loop, and those that send its renewals, are in `runtime`.
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 def renew(held: Held, lease: float | None = None) -> Operation[None]:
-    """Renew now, and emit ``renewed``. A lease that has ended is won back if nobody has taken the lock since.
+    """Renew now, and emit ``renewed``. If the lease has ended and nobody has taken the lock since, win it back.
 
     Args:
-        held: What to renew. A claim of a group is renewed with the others.
+        held: What to renew; for a claim of a group, the whole group is renewed.
         lease: Seconds; None for each lock's own.
 
     Raises:
@@ -47,21 +47,21 @@ def renew(held: Held, lease: float | None = None) -> Operation[None]:
         PynamoDBException: If DynamoDB refuses the request, or cannot be reached until the lease ends.
     """
     if held.is_released:
-        # of a group the claims that are not released are renewed, as if this one were held
+        # else the other claims of its group would be renewed, as if this one were held
         raise held.claims[0].not_held_error("renew")
     renewed, won_back = yield from renew_quietly(held.whole, lease)
     for claim in renewed:
         if claim not in won_back:
             claim.emit_renewed()
     if held.is_released:
-        # by another thread, while the request was under way
+        # another thread released it while the request was under way
         raise held.claims[0].not_held_error("renew")
 
 
 def renew_quietly(
     held: Held, lease: float | None, patience: float = math.inf
 ) -> Operation[tuple[Sequence[HeldClaim], Sequence[HeldClaim]]]:
-    """Renew as `renew` does, but emit ``renewed`` only for claims that were won back; the rest is the caller's.
+    """Renew as `renew` does, but emit ``renewed`` only for claims that were won back; the caller emits it for the others.
 
     Args:
         held: What to renew.
@@ -69,14 +69,13 @@ def renew_quietly(
         patience: Seconds for which a failure is retried, at most.
 
     Returns:
-        The claims that this request has renewed, and those that were won back. A claim can be among the latter
-        alone: a renewal that was sent later was applied first and refused this one, so it is the later one that
-        has extended the lease.
+        The claims that this request has renewed, and the claims that were won back. A claim can be in the second list alone:
+        if a renewal that was sent later was applied first, it refused this one, and has itself extended the lease.
     """
     process = held.process
     for claim in held.unreleased:
-        # A lease that has ended is reported as a loss first, even if this renewal wins the lock back: its holder has
-        # not held it in between.
+        # If the lease has ended, report the loss first, even if this renewal wins the lock back: the holder has not held it in
+        # between.
         claim.note_end()
         claim.check_renewable()
     until = min(max(held.ends, process.now), process.now + patience)
@@ -99,7 +98,7 @@ def renew_quietly(
         claim.emit_renewed(won_back=True)
         claim.begin()
     if lost:
-        # the loss took it out of the schedule
+        # the loss took the lock out of the schedule
         held.start(process.now)
     process.schedule.refresh(held)
     for claim in held.unreleased:
@@ -107,15 +106,15 @@ def renew_quietly(
         if claim.belief.loss is not None:
             raise claim.lost_error("renew")
         if claim.belief.state == "confirmed" and claim.ends <= process.now:
-            # Not lost, for nobody has been given it. But with each answer later than the lease, as of a process that
-            # stands still at every request, it cannot be used either, and no row shows that another holds it.
+            # It is not lost, because no caller has it yet. But if each answer comes later than the lease, as in a process
+            # that stands still at every request, it cannot be used either, and no row shows another holder.
             msg = f"{shown(claim.key)} was acquired, but DynamoDB's answers came after its lease had ended"
             raise held.error_class(msg)
     return renewed, won_back
 
 
 def ensure_held(held: Held, at_least: float) -> Operation[None]:
-    """Check that all is held, and renew it if less than ``at_least`` seconds are left of a lease.
+    """Check that all locks are held, and renew them if less than ``at_least`` seconds are left of a lease.
 
     Raises:
         MutexNotHeldError: If it is not held here, or a write may have released it; MutexLostError if it is lost.
@@ -139,7 +138,7 @@ def _check_held(held: Held) -> None:
 def _renew_once(
     held: Held, lease: float | None, until: float | None
 ) -> Operation[Sequence[HeldClaim]]:
-    """Send one renewal, and note a row that is not ours as a loss.
+    """Send one renewal; if a row shows another claim, note the loss.
 
     It is sent again at once only if it met a later end in a row.
 
@@ -160,15 +159,15 @@ def _renew_once(
             return ()
         proposals: dict[HeldClaim, Proposal] = {}
 
-        # Each attempt proposes a later end than all before it. Suppose the first one is applied and its answer is
-        # lost: with the same end, the retry would be refused by its own first attempt (the condition is that the
-        # stored end is before the new one); with a later end it is applied. Only the last attempt's proposal counts,
-        # since its answer is the one that arrived: a holder never believes in an end that no answer has confirmed.
+        # Each attempt proposes a later end than all before it. Suppose the first attempt is applied and its answer is lost:
+        # with the same end, the retry would be refused by its own first attempt (the condition is that the stored end is
+        # before the new one); with a later end it is applied. Only the last attempt's proposal counts, since only its answer
+        # arrived: a holder never believes in an end that no answer has confirmed.
         def build() -> Request:
             if all(claim.depth < 1 for claim in held.claims):
-                # Released by another thread, since the attempt before. DynamoDB did not answer that release either, or it
-                # raised that the lock is lost and sent nothing, and the claim is to expire: a renewal that is applied now
-                # would keep the key locked for another lease.
+                # Another thread has released it since the last attempt. DynamoDB did not answer that release either, or the
+                # release raised that the lock is lost, and sent nothing: the claim is to expire. If a renewal were applied
+                # now, it would keep the key locked for another lease.
                 held.claims[0].check("renew")
             for claim in claims:  # noqa: B023 - built before the next round
                 proposed = claim.propose_renewal(claim.lease if lease is None else lease)
@@ -224,16 +223,16 @@ def renewal_loop(process: ProcessState) -> Operation[None]:
     idle_since = process.now
     try:
         while True:
-            # While the system refuses threads, it is this loop's thread that asks for them again, for all that
-            # wait for one: it stays even if no lock is scheduled.
+            # While the system refuses threads, this loop's thread asks for them again, for all work that waits for one: so it
+            # stays even if no lock is scheduled.
             if not schedule.is_empty or process.waits_for_threads:
                 idle_since = process.now
             elif process.now - idle_since >= LINGER:
                 return
             held: Any = schedule.take_due(process.now)
             if held is None:
-                # Set for the time of the wait only: a lock that is due earlier rings the wake-up, and what is
-                # scheduled while the loop runs is found by it anyway.
+                # Set only for the wait: a lock that is due earlier rings the wake-up. While the loop runs, it finds what is
+                # scheduled by itself.
                 schedule.wakes_at = min(schedule.next_due(), process.now + LONGEST_SLEEP)
                 yield Wait(schedule.wakes_at, schedule.wakeup)
                 schedule.wakes_at = -math.inf
@@ -241,16 +240,16 @@ def renewal_loop(process: ProcessState) -> Operation[None]:
                 place = held.claims[0].store.connection.place
                 yield Start(renew_in_background(held), place)
     finally:
-        # In the step that decides to end. Otherwise a lock scheduled right after that step would count on a loop
-        # that ends, start no other, and expire.
+        # In the step that decides to end. If it came later, a lock scheduled right after that step would count on a loop that
+        # ends, start no other, and expire.
         schedule.loop = None
 
 
 def _handle(held: Held) -> bool:
     """Handle a lock that is due: plan what comes next; return whether the caller is to start a renewal."""
     process = held.process
-    # If its handling raises, it is due again in a second. At once, the loop would spin; never, the lock would
-    # expire without a report.
+    # If its handling raises, the lock is due again in a second. If it were due at once, the loop would spin; if never, the
+    # lock would expire without a report.
     due = process.now + LONGEST_SLEEP
     is_to_be_renewed = False
     try:
@@ -267,7 +266,7 @@ def renew_in_background(held: Held) -> Operation[None]:
     held.is_queued = False
     held.renewals_under_way += 1
     try:
-        # what was released or lost while this waited for a thread is not renewed
+        # it may have been released or lost while this waited for a thread
         if held.stands_at(held.process.now):
             yield from _renew_and_plan(held)
     finally:
@@ -280,7 +279,7 @@ def _renew_and_plan(held: Held) -> Operation[None]:
     try:
         renewed = yield from _renew_once(held, None, None)
     except PynamoDBException as error:
-        # No loss: only a row that is not ours, or the end of the lease, is one.
+        # This is no loss: only a row with another claim, or the end of the lease, is a loss.
         held.plan_after_failure(error)
         _emit_failed(held, error)
         return

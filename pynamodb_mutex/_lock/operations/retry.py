@@ -1,4 +1,4 @@
-"""Retrying requests while their failure may pass, and the plain reads that need nothing else.
+"""Retry requests while their failure may pass, and read rows.
 
 Most requests of the protocol are sent by `retrying`, which also notes since when an attempt may have been applied.
 When to retry is decided in `protocol.schedule`, which failures may pass in `dynamodb.answers`.
@@ -77,17 +77,14 @@ def retrying(
     Args:
         process: State of the process.
         build: Makes the request; called for each attempt, since what it proposes depends on the time.
-        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case. By a
-            connection that counts retries, only that of a conflict.
+        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case. If the connection
+            counts retries, ``until`` limits only retries of a conflict.
         about: The claim or contender that log records are about; None if there is none.
         attempts: The attempts at this write so far, which are continued; None to begin anew.
         accept: Returns a failure for an answer that cannot be DynamoDB's, else None.
 
-    Returns:
-        The answer.
-
     Raises:
-        PynamoDBException: The last failure, once it is too late to retry, or one that cannot pass.
+        PynamoDBException: The last failure, once it is too late to retry, or a failure that cannot pass.
     """
     begun, retries = process.now, None
     attempts = attempts or Attempts()
@@ -95,9 +92,9 @@ def retrying(
     while True:
         request = build()
         attempts.count += 1
-        # Before the effect, not after it: at Ctrl-C the yield raises, and whoever undoes the write must already
-        # know that it may have been applied. An answer that it was not applied takes back only this attempt: an
-        # earlier one without an answer may still have been applied.
+        # Before the effect, not after it: at Ctrl-C the yield raises, and the undo must already know that the write may have
+        # been applied. If the answer says that it was not, only this attempt is taken back: an earlier attempt without an
+        # answer may still have been applied.
         before, attempts.first_sent = attempts.first_sent, min(attempts.first_sent, process.now)
         reply: Answer | Failure = yield Send(request)
         if type(reply) is not Failure and accept is not None:
@@ -123,8 +120,8 @@ def retrying(
         if at is None:
             raise reply.error
         failures += 1
-        # The first, second, fourth, eighth, ...: suppose DynamoDB cannot be reached for hours, and a waiter retries
-        # twice a second.
+        # Log the first, second, fourth, eighth failure, and so on: suppose DynamoDB cannot be reached for hours, and a waiter
+        # retries twice a second.
         if failures.bit_count() == 1:
             fields = None if about is None else about.log_fields
             values = (one_line(reply.error), failures)
@@ -133,13 +130,13 @@ def retrying(
 
 
 def send(request: Request) -> Operation[Answer | Failure]:
-    """Send a request once, and return its answer or failure."""
+    """Send a request once."""
     reply: Answer | Failure = yield Send(request)
     return reply
 
 
 def learn_time(process: ProcessState, store: Store, key: RawItem) -> Operation[None]:
-    """Read a row for the sake of the server time that the answer shows. An error's answer shows it as well.
+    """Read a row for the server time that the answer shows. The answer with an error shows it as well.
 
     Raises:
         PynamoDBException: If no answer showed it.

@@ -1,7 +1,7 @@
-"""The states of a claim of ours, from its acquisition to its end, and what changes them: one table.
+"""The states of a claim of ours, from its acquisition to its end, and the changes between them: one table.
 
 `held` keeps the state of each claim and computes from it, with the clock, what users see. The operations that send requests
-report what became of these by a `Change`.
+report the outcome of a request by a `Change`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 State = Literal["confirmed", "held", "ending", "in doubt", "lost", "lost in doubt", "released"]
 """The state of a claim of ours.
 
-- ``confirmed``: by DynamoDB, and not handed out yet: nobody believes in it
+- ``confirmed``: DynamoDB has confirmed it, and no caller has it yet: nobody believes in it
 - ``held``
 - ``ending``: a write that releases it is under way
 - ``in doubt``: a write whose answer was lost may have released it
@@ -33,11 +33,11 @@ Change = Literal[
 ]  # fmt: skip
 """What changes the state of a claim.
 
-- ``begin``: it is handed out to whoever asked for it
+- ``begin``: the caller that asked for it gets it
 - ``release``: its holder releases it, hands it over or detaches it
 - ``unlocking``: a write that releases it is sent
 - ``unlocked``, ``not unlocked``, ``unanswered``: that write was applied, was not, or may have been
-- ``written``: a later guarded write was applied, so that one was not, and comes too late now
+- ``written``: a later guarded write was applied: so the unanswered write was not, and can never be
 - ``loss``: its lease ended, or a row shows that it is not ours any more
 - ``won back``: a renewal was applied after its lease had ended, and nobody had taken it
 """
@@ -45,17 +45,16 @@ Change = Literal[
 TRANSITIONS: dict[tuple[State, Change], State] = {
     ("confirmed", "begin"): "held",
     ("confirmed", "release"): "released",
-    # No caller has this claim yet, so the loss is not reported (see `HeldClaim._note_loss`). Only a row that is not
-    # ours causes it here, never the end of the lease (see `EXPIRING`).
+    # No caller has this claim yet, so the loss is not reported (see `HeldClaim._note_loss`). Only a row with another claim
+    # causes it here, never the end of the lease (see `EXPIRING`).
     ("confirmed", "loss"): "lost",
     ("held", "release"): "released",
     ("in doubt", "release"): "released",
-    # Suppose a signal handler, or another thread, releases while a write that releases is under way. Without this, if
-    # the write is refused by a condition of the caller's, it ends with "not unlocked", and its thread would hold what
-    # was released.
+    # Suppose a signal handler, or another thread, releases while a write that releases is under way, and a condition of the
+    # caller's refuses that write: it ends with "not unlocked", and its thread would hold a released lock.
     ("ending", "release"): "released",
-    # Suppose one of several claims is lost, and with it all are LOST: the claims of the others may still be in their
-    # rows, and nobody else can take those locks until they are released there or expire.
+    # Suppose one claim of a group is lost, and so all are "lost": the others may still be in their rows, and nobody else can
+    # take their locks until they are released there or expire.
     ("lost", "release"): "released",
     ("lost in doubt", "release"): "released",
     # The belief ends when the write is sent, not when it is answered. Suppose the write is applied, another process
@@ -63,16 +62,15 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     ("held", "unlocking"): "ending",
     ("in doubt", "unlocking"): "ending",
     ("ending", "unlocked"): "released",
-    # A later request shows it: the row does not carry our claim any more.
+    # The answer to a later request shows that the row does not carry our claim any more.
     ("in doubt", "unlocked"): "released",
-    # Suppose that of several claims another one was lost while the write was under way, and then the write turns out
-    # to be applied.
+    # Suppose another claim of the group was lost while the write was under way, and then the write turns out to be applied.
     ("lost in doubt", "unlocked"): "released",
     ("lost in doubt", "not unlocked"): "lost",
     ("ending", "not unlocked"): "held",
     ("ending", "unanswered"): "in doubt",
-    # Each guarded write requires the number of the one before it. Suppose the unanswered write says "known 4,
-    # next 5"; a later one is applied as "known 4, next 6". From then on no copy of the unanswered one can be applied.
+    # Each guarded write requires the number of the write before it. Suppose the unanswered write says "known 4, next 5", and
+    # a later one is applied as "known 4, next 6": from then on no copy of the unanswered write can be applied.
     ("in doubt", "written"): "held",
     ("held", "loss"): "lost",
     ("ending", "loss"): "lost in doubt",
@@ -80,8 +78,8 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     ("lost in doubt", "loss"): "lost in doubt",
     # A row may show a better cause than the clock did: EXPIRED first, then TAKEN.
     ("lost", "loss"): "lost",
-    # Not "lost in doubt". Schedule: a renewal is applied, this thread believes again, the write that releases arrives
-    # and is applied, and another process acquires the lock.
+    # There is no such change from "lost in doubt". Schedule: a renewal is applied, this thread believes again, the write that
+    # releases arrives and is applied, and another process acquires the lock.
     ("lost", "won back"): "held",
 }
 """The next state, by state and change. A pair that is missing changes nothing, such as a loss after the release."""
@@ -92,9 +90,9 @@ STANDING = frozenset({"confirmed", "held", "ending", "in doubt"})
 EXPIRING = frozenset({"held", "in doubt"})
 """The states in which the end of the lease is a loss.
 
-``confirmed`` is none of them. The answer to an acquiring write may be so late that the lease has ended. Before the lock is given
-to the caller, a renewal finds out whether it is still ours; until then nobody has lost anything. Nor is ``ending``: the write that
-is under way may have released the lock before the end, and by its outcome it is known whether anything was lost.
+Without ``confirmed``: the answer to an acquiring write may be so late that the lease has ended. Before the caller gets the
+lock, a renewal finds out whether it is still ours; until then nobody has lost anything. Without ``ending``: the write that is
+under way may have released the lock before the end, and its outcome shows whether anything was lost.
 """
 
 

@@ -1,9 +1,9 @@
 """Claims: what a row says about its lock, when another's claim may be taken over, and how long we may believe in ours.
 
 There are three views of a claim: `Claim` is the row as an answer showed it, `ObservedClaim` is the claim of another
-holder over several answers, `OwnClaim` is ours. All is decided from local times, bounds of server time and rows that
-are handed in. What an answer says about one of our requests is in `outcome`; the state of a held lock (held, lost,
-released) is in `pynamodb_mutex._lock.operations.states`.
+holder over several answers, `OwnClaim` is ours. All functions decide from their arguments: local times, bounds of server
+time, rows. The meaning of an answer to one of our requests is in `outcome`; the state of a held lock (held, lost, released)
+is in `pynamodb_mutex._lock.operations.states`.
 """
 
 # without annotations from __future__: NamedTuple compiles each one that is text, at each import
@@ -19,7 +19,7 @@ from pynamodb_mutex._lock.protocol.server_time import DRIFT, WATCH_GRACE, Bounds
 T = TypeVar("T")
 
 SHORTEST_LEASE = 0.5
-"""Shortest lease, in seconds. Server time is known to a second only, and requests take time: they eat a shorter one."""
+"""Shortest lease, in seconds. Server time is known only to a second, and requests take time: a shorter lease would be used up."""
 
 NO_SERVER_TIME = 253370764800.0
 """End, in server time, for a holder that has seen no ``Date`` yet: 9999-01-01. Others then judge by watching alone."""
@@ -31,26 +31,26 @@ TICK = 0.001
 """Smallest difference between two ends, in seconds. Stored ends are whole milliseconds."""
 
 HIGHEST_VERSION = 2**63 - 1
-"""Highest fencing token: whoever compares fencing tokens may keep them in signed 64-bit integers."""
+"""Highest fencing token: a resource that compares fencing tokens may keep them in signed 64-bit integers."""
 
 MOST_WAITING = 100
 """Most entries in a row's line. A write is billed by the size of its row: with 100 entries it takes 3 to 7 units."""
 
 NUMBERS = 2**61 - 1
-"""Numbers of guarded writes are below this prime, so that each of the random bits that they are made of counts."""
+"""Numbers of guarded writes are below this prime, so that each random bit counts."""
 
 MOST_NUMBERS = 100
 """Most numbers of guarded writes that an acquisition keeps in memory. A caller's condition may refuse any number of writes."""
 
 MOST_CHANGES = 1000
-"""Changes of hands of one row while a request is under way, at most; the version of a row that is made anew a second later
-is further from ours."""
+"""Most changes of hands of one row while a request is under way. If a row was deleted and made anew, its version is further
+from ours after one second."""
 
 MARK_FAR = 15.0
-"""Seconds from now beyond which a waiting writer's mark counts for nothing: no writer of ours has written it."""
+"""Seconds from now. A waiting writer's mark that ends later counts for nothing: no writer of ours has written it."""
 
 YEAR_10000 = 253402300800.0
-"""First second, in server time, that no date can represent. A later end was never meant to be in seconds."""
+"""First second, in server time, that no date can represent. Whatever wrote a later end did not mean seconds."""
 
 FORCED_MARK = "forced-"
 """Prefix of the token that a forced release writes in place of the holder's."""
@@ -75,7 +75,7 @@ def new_token(server_now: float | None, random_bits: str) -> str:
 def token_time(token: str | None) -> float | None:
     """Return the server time at which a token was made, in seconds.
 
-    None if `new_token` did not make it, or server time was not known then. For people: nothing is decided by it.
+    None if `new_token` did not make it, or server time was not known then. For people: the protocol decides nothing by it.
     """
     made = re.match(_MADE, token or "")
     at = int(made[1], 16) / 1000 if made else 0.0
@@ -83,14 +83,14 @@ def token_time(token: str | None) -> float | None:
 
 
 def date_of(server_time: float | None) -> datetime | None:
-    """Return server time as a date in UTC, for people; None for none, for ever, and for what another program has written."""
+    """Return server time as a date in UTC, for people; None if there is none, for ever, or if no date can represent it."""
     if server_time is None or not 0 <= server_time < NO_SERVER_TIME:
         return None
     return datetime.fromtimestamp(server_time, tz=timezone.utc)
 
 
 class Claim(NamedTuple):
-    """What a row says about its lock. Without arguments: what a row that does not exist says.
+    """The part of a row about its lock. Without arguments, the claim of a row that does not exist.
 
     Attributes:
         token: Token of the last acquisition; None if there never was one.
@@ -99,16 +99,16 @@ class Claim(NamedTuple):
         lease: Seconds for which the claim lives without being renewed.
         owner: Label of the holder, for people; None if there is none.
         writes: Number of the last guarded write under this claim or an earlier one; 0 before the first.
-        abandoned_by: Label of the dead holder from which this one took the lock over, or empty.
+        abandoned_by: Label of the dead holder from which this holder took the lock over, or empty.
         free_since: Upper bound of the server time at which the last claim was ended, or a reader or the first in line
             left: usually a second or two late. None if none of these ever happened.
         waiting: Entries of the waiters in line, first come first; see `waiting_line`.
         shared_by: Ends of the readers that share a claim, in server time, by the claim's token and the reader's name.
-        wanted_until: Server time until which no other readers begin or join, for a writer waits; None for none.
-        wanted_by: Label of that writer.
-        of_room: What the row says in attributes that a room has declared, by their names: see `of`; None for nothing.
+        wanted_until: Server time until which no other readers begin or join, because a writer waits; None for none.
+        wanted_by: Label of the writer that waits.
+        of_room: Values of the attributes that a room has declared, by their names: see `of`; None for none.
         fault: Why the row cannot be a lock's; None if it can. Such a row shows no claim, only its token if that can
-            be read. To its holder the row was overwritten; nobody else may judge by it.
+            be read. The holder takes the row for overwritten; nobody else may judge by it.
     """
 
     token: str | None = None
@@ -127,13 +127,13 @@ class Claim(NamedTuple):
     fault: Exception | None = None
 
     def of(self, kind: Callable[..., T]) -> T:
-        """Return what the row says in the attributes of a room, which ``kind`` takes by their names."""
+        """Return ``kind``, a room's own view of the row, made from the attributes that the room has declared."""
         return kind(**self.of_room or {})
 
     @property
     def readers(self) -> dict[str, float] | None:
         """The end of each reader that shares the claim, by the reader's name; None if it is not shared."""
-        # A map under another token is that of an earlier claim, which a process of an older version has replaced.
+        # A map under another token belongs to an earlier claim, which a process of an older version has replaced.
         is_shared = self.shared_by is not None and self.expires_at is not None
         return (self.shared_by or {}).get(self.token or "") if is_shared else None
 
@@ -144,13 +144,13 @@ class Claim(NamedTuple):
 
     @property
     def ends(self) -> float | None:
-        """Server time at which the claim ends unless it is renewed; of a shared one, when its last reader's ends."""
-        # Not at the row's end: a reader that has left may have had a longer lease than one that died.
+        """Server time at which the claim ends unless it is renewed; a shared claim ends with its last reader."""
+        # Not at the row's end: a reader that has left may have had a longer lease than a reader that died.
         return self.expires_at if self.readers is None else max(self.readers.values(), default=0.0)
 
     @property
     def is_reserved(self) -> bool:
-        """Whether the last holder has released the lock, and keeps others from it until the end of the claim."""
+        """Whether nobody holds the lock, but the last holder's ``hold_at_least`` keeps others from it until the claim ends."""
         return self.expires_at is not None and self.owner is None
 
     @property
@@ -178,22 +178,19 @@ class Claim(NamedTuple):
             end = datetime.fromtimestamp(self.ends or 0.0, tz=timezone.utc)
             return f"{end.isoformat(timespec='milliseconds')} (DynamoDB's time)"
         except (ValueError, OverflowError, OSError):
-            return f"{self.ends} s"  # another program wrote the row, and this is no date
+            return f"{self.ends} s"  # another program wrote the row, and no date can represent this
 
     def check(self) -> None:
-        """Raise unless the row may be a lock's.
+        """Raise InvalidRowError unless the row may be a lock's.
 
-        Whoever decides by another's claim calls this first. A row that cannot be read shows no claim: a waiter would
-        take the lock for free, and send an acquiring write again and again whose condition never holds.
-
-        Raises:
-            InvalidRowError: If it cannot be a lock's.
+        Call this before you decide by another's claim. A row that cannot be read shows no claim: a waiter would take the lock
+        for free, and send an acquiring write again and again whose condition never holds.
         """
         if self.fault is not None:
             raise self.fault
 
     def marked_until(self, now: float, bounds: Bounds | None) -> float | None:
-        """Return the server time until which a waiting writer keeps new readers out; None if none does, as far as is known."""
+        """Return the server time until which a waiting writer keeps new readers out; None if the row shows no such writer."""
         until = self.wanted_until
         if until is None or bounds is None or now >= bounds.passes(until + TICK):
             return None
@@ -215,7 +212,7 @@ class ObservedClaim:
 
     Attributes:
         claim: The claim as it was seen last; None if no row was seen yet.
-        changed_hands: Whether the row that was seen last has another token than the one before it.
+        changed_hands: Whether the token in the last row that was seen differs from the token in the row before.
     """
 
     def __init__(self) -> None:
@@ -224,7 +221,7 @@ class ObservedClaim:
         self._since = 0.0
 
     def see(self, claim: Claim, received: float) -> None:
-        """See the row as shown by an answer that was received at local time ``received``.
+        """Note the claim in an answer that was received at local time ``received``.
 
         Raises:
             InvalidRowError: If it cannot be a lock's.
@@ -232,8 +229,8 @@ class ObservedClaim:
         claim.check()
         seen = self.claim
         if seen is None or (claim.token, claim.expires_at) != (seen.token, seen.expires_at):
-            # Both are compared, because a renewal keeps the token and moves the end. By the token alone, a holder that
-            # renews would be taken for dead one lease after it was first seen.
+            # Compare both, because a renewal keeps the token and moves the end. If only the token counted, a waiter would take
+            # a holder that renews for dead one lease after it first saw the claim.
             # The watch counts from when the answer was received. Suppose a read is sent at 0 s and delayed; the
             # holder renews at 5 s; the read is served at 6 s and shows the renewed claim. Counted from 0 s, the watch
             # would be over up to 5 s before the holder's lease.
@@ -246,11 +243,11 @@ class ObservedClaim:
         if self.claim is None or self.claim.expires_at is None or not self.claim.lease:
             # without a lease in the row, nobody knows how long to watch
             return math.inf
-        # (1 + DRIFT) because this clock may run fast; the holder stops at (1 - DRIFT), for its clock may run slow
+        # (1 + DRIFT) because this clock may run fast; the holder stops at (1 - DRIFT), because its clock may run slow
         return self._since + (self.claim.lease + WATCH_GRACE) * (1 + DRIFT)
 
     def free_at(self, bounds: Bounds | None) -> float:
-        """Return the local time from which the lock may be taken, if its row stays as it is.
+        """Return the local time from which a waiter may take the lock, if its row stays as it is.
 
         Infinity if no row was seen yet, or nothing shows when the claim is dead; minus infinity if there
         is no claim.
@@ -261,11 +258,11 @@ class ObservedClaim:
             return -math.inf
         if bounds is None:
             return self.matures()
-        # The condition of the acquiring write leaves the same tick (`Store.now_low`): before that it would be refused.
+        # A tick later, because `Store.now_low` subtracts one: sooner, DynamoDB would refuse the acquiring write.
         return min(self.matures(), bounds.passes(self.claim.ends + TICK))
 
     def to_name(self, now: float, bounds: Bounds | None) -> Claim | None:
-        """Return the claim if a write that takes it over names it, with its end; None if the end in the row is enough."""
+        """Return the claim if a write that takes it over must name it, with its end; None if server time has passed its end."""
         is_shared = self.claim is not None and self.claim.readers is not None
         return (
             self.claim if now >= (self.free_at(bounds) if is_shared else self.matures()) else None
@@ -276,10 +273,10 @@ class Term:
     """How long a holder may believe in its claim. Replaced as a whole, so that it can be read without the monitor.
 
     Attributes:
-        ends: Local time at which the lease ends, counted from before the request that began it was sent.
-        limit: Server time at which the belief ends at the latest: the end that is in the row or, if that is earlier,
-            the time from which a watcher may take the claim over.
-        since: Local time before the latest request that extended it was sent.
+        ends: Local time at which the lease ends, counted from before the request that began the lease was sent.
+        limit: Server time at which the belief ends at the latest: the end in the row or, if that is earlier, the time from
+            which a watcher may take the claim over.
+        since: Local time before the latest request that extended the belief was sent.
     """
 
     __slots__ = ("ends", "limit", "since")
@@ -300,11 +297,10 @@ class OwnClaim:
     """Our own claim, from the first request that asks for it to its end.
 
     Attributes:
-        token: Token of this acquisition alone.
         lease: Lease of the lock, in seconds.
         version: Fencing token; 0 until an answer has shown it.
         expires_at: Latest end that is known to have been in the row, in server time; 0 until an answer has shown one.
-        proposed: Highest end that was ever proposed for it or seen in the row.
+        proposed: Highest end that any request proposed for it, or that a row showed.
         writes: Number of the last guarded write that is known to be applied, by us or before we acquired the lock.
         term: How long its holder may believe in it.
     """
@@ -331,9 +327,9 @@ class OwnClaim:
         self.writes = 0
         self.term = NO_TERM
         self._numbers: tuple[int, ...] = ()
-        # the latest result of `ends`, after what it follows from; replaced as a whole, as these are
+        # the arguments and the latest result of `ends`; replaced as a whole, as the term and the bounds are
         self._known: tuple[Term, Bounds | None, float] = (NO_TERM, None, NO_TERM.ends)
-        # local time until which a request sent so far may let this holder believe, whatever became of it
+        # local time until which any request sent so far may let this holder believe, applied or not
         self._reach = -math.inf
 
     def propose(self, now: float, bounds: Bounds | None, lease: float) -> tuple[float, float]:
@@ -345,20 +341,19 @@ class OwnClaim:
             lease: Seconds for which to hold the lock from now on.
 
         Returns:
-            The end, later than any proposed before, and the lease to write with it. The lease may be longer than asked
-            for: never shorter than the time for which an earlier request, perhaps still on its way, would let this
-            holder believe, because a watcher waits just as long as the row says.
+            The end, later than any proposed before, and the lease to write with it. The lease may be longer than the caller
+            asked for: an earlier request, perhaps still on its way, may let this holder believe for longer, and a watcher
+            waits no longer than the lease in the row.
         """
         # Suppose renewal 1, for 60 s, is applied and answered: this holder believes for most of a minute. Renewal 2,
         # for 2 s, is applied and its answer is slow. With a lease of 2 s in the row, a watcher that knows no server
-        # time would take the lock over once it has seen the row unchanged for little more than that.
+        # time would take the lock over once it has seen the row unchanged for little more than 2 s.
         lease = max(lease, (self._reach - now) / (1 - DRIFT))
         self._reach = max(self._reach, now + lease * (1 - DRIFT))
         end = NO_SERVER_TIME if bounds is None else bounds.nominal(now) + lease
-        # Rounded up: the end must not come out a fraction below the sum.
-        # And later than any before, even if the lease is shorter now. A renewal that left the end as it was would
-        # extend the holder's lease on its local clock, but a watcher would see an unchanged claim, count from before
-        # the renewal, and take the lock over while the holder still believes.
+        # Rounded up: the end must not come out a fraction below the sum. And later than any before, even if the lease is
+        # shorter now. Suppose a renewal left the end as it was: it would extend the holder's lease on its local clock, but a
+        # watcher would see an unchanged claim, count from before the renewal, and take the lock over while the holder believes.
         self.proposed = max(math.ceil(end * 1000) / 1000, next_end(self.proposed))
         return self.proposed, lease
 
@@ -366,8 +361,8 @@ class OwnClaim:
         """Note that a row shows our acquisition.
 
         Args:
-            claim: What the row with our token says.
-            sent: Local time before the first request that may have put it there was sent.
+            claim: The claim in the row.
+            sent: Local time before the first request that may have made it was sent.
             bounds: Bounds of server time after the answer; None if no answer had a ``Date`` yet.
         """
         self.version = claim.version
@@ -375,7 +370,7 @@ class OwnClaim:
         self.renewed(claim.expires_at or 0.0, self.lease, sent, bounds)
 
     def renewed(self, end: float, lease: float, sent: float, bounds: Bounds | None) -> None:
-        """Note that a renewal was applied. Nothing else extends the belief: not a renewal sent, nor a later end seen.
+        """Note that a renewal was applied. Nothing else extends the belief: neither sending a renewal, nor seeing a later end.
 
         Args:
             end: End that it wrote, in server time.
@@ -383,14 +378,14 @@ class OwnClaim:
             sent: Local time before it was sent.
             bounds: Bounds of server time after the answer; None if no answer had a ``Date`` yet.
         """
-        # Answers may overtake each other. Suppose renewal 1 is applied, renewal 2 is applied and answered, then the
-        # answer to renewal 1 arrives. It must shorten nothing: hence the maximum, and the comparison of the ends.
+        # Answers may overtake each other. Suppose renewal 1 is applied, renewal 2 is applied and answered, then the answer to
+        # renewal 1 arrives. That answer must shorten nothing: hence the maximum, and the comparison of the ends.
         ends, limit = max(self.term.ends, sent + lease * (1 - DRIFT)), self.term.limit
         if end > self.expires_at:
             self.expires_at = end
-            # A watcher may have seen the row as early as the request was sent, and may take the lock over by its own
-            # clock once it has watched for the lease and WATCH_GRACE. That comes before an end that is further off,
-            # such as NO_SERVER_TIME, or one proposed as later than an end that was far ahead already.
+            # A watcher may have seen the row as early as the request was sent, and may take the lock over by its own clock
+            # once it has watched for the lease and WATCH_GRACE. It does so before an end that is further off, such as
+            # NO_SERVER_TIME, or an end that had to be later than one far ahead.
             watched = math.inf if bounds is None else bounds.lowest(sent) + lease + WATCH_GRACE
             limit = min(end, watched)
         self.term = Term(ends, limit, max(self.term.since, sent))
@@ -401,9 +396,9 @@ class OwnClaim:
         The earlier of two: the lease after the send on the local clock, and the moment at which the upper bound of
         server time reaches the limit.
         """
-        # The second one ends the belief of a holder whose clock stood still. Suppose it acquires with a lease of
-        # 10 s, the machine is suspended for an hour, and by its clock 1 s has passed. The answer to the next request,
-        # about whatever row, raises the upper bound by an hour, and so beyond the limit.
+        # The limit ends the belief of a holder whose clock stood still. Suppose it acquires with a lease of 10 s, the machine
+        # is suspended for an hour, and by its clock 1 s has passed. The answer to the next request, about any row, raises the
+        # upper bound by an hour, and so beyond the limit.
         known = self._known
         if known[0] is not self.term or known[1] is not bounds:
             term = self.term
@@ -412,19 +407,15 @@ class OwnClaim:
         return known[2]
 
     def outbid(self, end: float | None) -> None:
-        """Let the end that is proposed next be later than one that a row showed. It does not extend the belief."""
+        """Let the next proposed end be later than the end that a row showed. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 
     def next_write(self, random_bits: str) -> int:
-        """Return a number for a guarded write that no other write has.
-
-        Args:
-            random_bits: At least 80 random bits, as hexadecimal digits.
-        """
-        # Not `writes + 1`. Suppose write 1 (known 0, next 1) is delayed, and its caller gets an error. Were write 2
-        # (known 0, next 1) as well, and write 1 arrived first, write 2 would be refused, see its own number in the row,
-        # and be reported as applied. Nor counted in any other way: suppose a virtual machine is restored twice, and both
-        # copies of its process hold this claim. A write of the one is applied, and that of the other would pass for it.
+        """Return a number for a guarded write that no other write has, from at least 80 random bits in hexadecimal digits."""
+        # Not `writes + 1`. Suppose write 1 (known 0, next 1) is delayed, and its caller gets an error. If write 2 were
+        # (known 0, next 1) as well, and write 1 arrived first, write 2 would be refused, find its own number in the row, and be
+        # reported as applied. No other count would do: suppose a virtual machine is restored twice, and both copies of its
+        # process hold this claim. If a write of one copy is applied, the same number of the other copy would pass for applied.
         number = int(random_bits, 16) % NUMBERS
         self._numbers = (*self._numbers[1 - MOST_NUMBERS :], number)
         return number
@@ -433,8 +424,8 @@ class OwnClaim:
         """Return whether the last guarded write in a row is one of ours, or the last one before we acquired the lock."""
         if claim.writes:
             return claim.writes == self.writes or claim.writes in self._numbers
-        # None was made under this claim nor under a later one, unless the row is a new one, whose version counts from
-        # server time in milliseconds (lower than ours, if a late acquire makes it), or was written without the lock.
+        # No numbered write was made under this claim nor under a later one, unless somebody wrote the row without the lock, or
+        # it is a new row: its version counts from server time in milliseconds (lower than ours, if a late acquire makes it).
         is_the_same_row = (
             claim.token is not None and 0 <= claim.version - self.version < MOST_CHANGES
         )
@@ -442,5 +433,5 @@ class OwnClaim:
 
 
 def next_end(end: float) -> float:
-    """Return the earliest end that counts as later than another one; both in server time."""
+    """Return the earliest end that counts as later than ``end``; both in server time."""
     return round(end + TICK, 3)

@@ -1,7 +1,7 @@
-"""How messages, log records and the command line show text from rows and callers: harmless, short, on one line.
+"""Text from rows and callers for messages, log records and the command line: harmless, short, on one line.
 
-Keys, owners and answers come from outside. A newline in one could forge a line of a log, an escape code could reach a
-terminal, and a key may have 2048 bytes.
+Keys, owners and answers come from outside. A newline could forge a line of a log, an escape code could reach a terminal, and a
+key may have 2048 bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGIN = LONGEST_TEXT - len(_CUT) - _END
 
 
 def shown(value: object) -> str:
-    """Return a key, an owner, or anything else that a row or a caller gave, as a message shows it.
+    """Return a key, an owner, or another value from a row or a caller, as a message shows it.
 
     In the form of `repr`, so that a newline forges no line of a log and no escape code reaches a terminal.
     Shortened to `LONGEST_TEXT` characters by leaving out the middle, because keys often differ only at the end.
@@ -55,6 +55,6 @@ def escaped(text: str) -> str:
 def one_line(said: object) -> str:
     """Return the text of an exception or an answer, for one line of a log or a terminal.
 
-    What botocore and PynamoDB raise quotes whatever is at the other end of the connection.
+    Errors of botocore and PynamoDB quote the other end of the connection, which may be any program.
     """
     return escaped(" ".join(str(said).split()))

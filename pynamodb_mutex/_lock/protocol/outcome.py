@@ -1,9 +1,8 @@
-"""What an answer says about our attempts at a write: applied, overtaken, to be sent again, or lost.
+"""The meaning of an answer for our attempts at a write: applied, overtaken, to be sent again, or lost.
 
-Each request may be applied and its answer lost, be applied late, or be repeated. So a refusal does not
-mean that nothing was applied: the row in it shows what became of the attempts, as far as that can be known.
-This module is the one place that decides it. The operations in `pynamodb_mutex._lock.operations` send the requests, count
-the attempts (`retry.Attempts`) and act on the verdict.
+Each request may be applied and its answer lost, be applied late, or be repeated. So a refusal does not mean that nothing was
+applied: the row in it shows the outcome of the attempts, as far as anybody can know it. Only this module decides that. The
+operations in `pynamodb_mutex._lock.operations` send the requests, count the attempts (`retry.Attempts`) and act on the verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pynamodb_mutex.exceptions import Loss
 
 
 def shows_acquisition(own: OwnClaim, claim: Claim) -> bool:
-    """Return whether a row shows that our acquisition was applied, by this attempt or an earlier one."""
+    """Return whether a row shows that our acquisition was applied, by this attempt or an earlier attempt."""
     # Our token in a tombstone is no acquisition: the claim was made and has ended since.
     return claim.token == own.token and claim.expires_at is not None
 
@@ -24,8 +23,8 @@ def shows_acquisition(own: OwnClaim, claim: Claim) -> bool:
 def _is_ours(own: OwnClaim, claim: Claim) -> bool:
     """Return whether our acquisition is the last one that a row shows, whether or not its claim stands."""
     # The token alone is not enough. Suppose A's lease ends; B acquires the lock and releases it. A late copy of A's
-    # acquiring write finds B's tombstone, which is free and has another token, and is applied: the row has A's token
-    # again, with a higher version. By the token alone A's next renewal would succeed, and A go on as if B had never
+    # acquiring write finds B's tombstone, which is free and has another token, and is applied: the row has A's token again,
+    # with a higher version. If only the token counted, A's next renewal would succeed, and A would go on as if B had never
     # held the lock.
     return claim.token == own.token and claim.version == own.version
 
@@ -37,37 +36,31 @@ def is_mine(own: OwnClaim, claim: Claim) -> bool:
 
 def loss_of(own: OwnClaim, claim: Claim) -> Loss:
     """Return how our claim was lost, from a row that no longer carries it."""
-    # no row, or one that is no lock's any more
+    # there is no row, or it is not a lock's any more
     if claim.token is None or claim.fault is not None:
         return Loss.DELETED
-    # Our token and version without a claim: somebody removed the claim by hand. With a claim, a copy of this process has
-    # written under it.
+    # If the row has our token and version and no claim, somebody removed the claim by hand. If it has a claim, a copy of this
+    # process has written under it.
     cleared = _is_ours(own, claim) and claim.expires_at is None
     return Loss.FORCED if cleared or claim.token.startswith(FORCED_MARK) else Loss.TAKEN
 
 
 Renewal = Literal["applied", "overtaken", "again", "lost"]
-"""What became of a renewal.
+"""The outcome of a renewal.
 
 - ``applied``: it set the end of the claim
-- ``overtaken``: it was not applied, as one that was sent later came first. That one's own answer shows what it set
-- ``again``: it was not applied, as the row has an end beyond all that were proposed: propose one that is later still
+- ``overtaken``: it was not applied, because a later renewal came first; the answer to the later one shows the end that it set
+- ``again``: it was not applied, because the row has an end beyond all that we proposed: propose a later end
 - ``lost``: the row does not carry our claim any more
 """
 
 
 def renewal(own: OwnClaim, end: float, claim: Claim, *, applied: bool) -> Renewal:
-    """Return what became of a renewal.
+    """Return the outcome of a renewal that proposed ``end``, from the claim in the answer.
 
-    Suppose A's renewal is delayed, B takes the expired claim, A's renewal arrives: its condition (token, version, and
-    an end before the new one) refuses it, and the row shows B's token. A refusal that shows our claim with the end
-    that only this request proposed is the answer to a second copy of it: the first one was applied.
-
-    Args:
-        own: Our claim.
-        end: End that the renewal proposed, in server time.
-        claim: What the row in the answer says.
-        applied: Whether the answer says that it was applied.
+    Suppose A's renewal is delayed, B takes the expired claim, A's renewal arrives: its condition (token, version, and an end
+    before the new one) refuses it, and the row shows B's token. If a refusal shows our claim with the end that only this
+    request proposed, it is the answer to a second copy of the request: the first copy was applied.
     """
     stored = claim.expires_at or 0.0
     if applied or (is_mine(own, claim) and stored == end):
@@ -80,18 +73,13 @@ def renewal(own: OwnClaim, end: float, claim: Claim, *, applied: bool) -> Renewa
 def was_lost_before_release(own: OwnClaim, claim: Claim, *, maybe_applied: bool) -> bool:
     """Return whether a lock whose release was refused had been lost before the release.
 
-    As long as no attempt may have been applied, a refusal shows that the lock was lost, whatever the
-    lease says. Once one may have been applied, the claim may be missing because of that attempt: then the lock counts
-    as released, for its lease was still running when the first attempt was sent.
-
-    Args:
-        own: Our claim.
-        claim: What the row that refused the release says.
-        maybe_applied: Whether an attempt at the release may have been applied before.
+    As long as no earlier attempt may have been applied, a refusal shows that the lock was lost, even if the lease still runs.
+    Once an attempt may have been applied, the claim may be missing because of it: then the lock counts as released, because
+    its lease was still running when the first attempt was sent.
     """
     # Force needs a claim to break, and raises the version by one. So a forced token with the version after ours shows
     # that force broke our claim, which stood until then, and that no attempt of ours was applied. After a release,
-    # force could only break the claim of somebody who acquired the lock with a higher version first.
+    # force could only break the claim of a later holder, whose version is higher already.
     broken = loss_of(own, claim) is Loss.FORCED and claim.version == own.version + 1
     return broken or not maybe_applied
 
@@ -103,24 +91,24 @@ def shows_release(own: OwnClaim, claim: Claim, reserved_as: str, *, deletes: boo
 
     Args:
         own: Our claim.
-        claim: What the row that refused the release says.
+        claim: The claim in the row that refused the release.
         reserved_as: Token of the claim that a release before ``hold_at_least`` leaves; empty if it leaves none.
-        deletes: Whether it deletes the row, and with it all that shows whose release it was.
+        deletes: Whether the release deletes the row, and with it all signs of whose release it was.
     """
     # No other request writes that token.
     if reserved_as and claim.token == reserved_as:
         return True
     if deletes:
         return False
-    # The row is as a release leaves it, or the next holder found it so: whoever takes over a claim that stands notes its
-    # owner.
+    # The row is as a release leaves it, or the next holder found it so: a holder that takes over a standing claim notes the
+    # owner of that claim.
     as_left = _is_ours(own, claim) and claim.expires_at is None
     is_next = loss_of(own, claim) is Loss.TAKEN and claim.version == own.version + 1
     return as_left or (is_next and not claim.abandoned_by)
 
 
 Verdict = Literal["applied", "gone", "again", "lost", "not applied", "refused"]
-"""What a row that refused a guarded write, or a write without the lock, shows about it.
+"""The outcome of a guarded write, or of a write without the lock, from the row that refused it.
 
 - ``applied``: an earlier attempt was applied
 - ``gone``: the row that was to be deleted does not exist: an earlier attempt may have deleted it
@@ -150,63 +138,59 @@ class GuardedWrite:
 def guarded_write(
     own: OwnClaim, write: GuardedWrite, claim: Claim, *, row_is_gone: bool, may_delete: bool
 ) -> Verdict:
-    """Return what a row that refused a guarded write shows about it.
+    """Return the outcome of a guarded write from the row that refused it.
 
-    If the verdict is AGAIN, the number or the end that the row shows is noted in ``own``, for the next attempt.
+    If the verdict is "again", note the number or the end in the row in ``own``, for the next attempt.
 
     Args:
         own: Our claim.
-        write: What the last attempt proposed.
-        claim: What the row says.
+        write: The values that the last attempt proposed.
+        claim: The claim in the row.
         row_is_gone: Whether there is no row.
         may_delete: Whether an earlier attempt may have deleted the row, and our lease still runs, so that nobody else
             can have had the lock since.
     """
-    # Before anything else, and whosever the claim is now: a write that unlocks has removed it, and another may have
-    # acquired the lock since. The number stays until the next guarded write or write without the lock.
+    # Before anything else, whoever holds the claim now: a write that unlocks has removed it, and another may have acquired the
+    # lock since. The number stays until the next guarded write or write without the lock.
     if claim.writes == write.number:
         return "applied"
     if write.deletes and row_is_gone and may_delete:
         return "gone"
     is_known = own.has_numbered(claim)
     if not is_mine(own, claim) or not is_known:
-        # This write would have replaced a number that we know. No late copy of it will do so either. A number that we do
-        # not know is that of a later holder's write or, under our claim, that of another copy of this process.
+        # This write would have replaced a number that we know, so neither it nor a late copy of it is applied. A number that we
+        # do not know comes from a later holder's write or, under our claim, from another copy of this process.
         return "not applied" if is_known else "lost"
     if claim.writes != own.writes:
         # Suppose write 1 (known 0, next 1) was applied, its answer was lost, and its caller got an error. Write 2
-        # (known 0, next 2) is refused although the lock is ours. Sent again as (known 1, next 2) it is applied, and a
+        # (known 0, next 2) is refused although the lock is ours. If we send it again as (known 1, next 2), it is applied, and a
         # late copy of write 1, which requires "known 0", is refused for ever.
         own.writes = claim.writes
         return "again"
     if write.end is not None and write.end <= (claim.expires_at or 0.0):
-        # A renewal that was sent after this attempt was applied before it. The write carries the whole row, and the end
-        # of the claim with it: applied, it would move the end back, and another could take the lock while this holder
-        # still believes in its renewal. So it proposes a later end at the next attempt.
+        # A renewal that was sent after this attempt was applied before it. The write carries the whole row, and the end of the
+        # claim with it: if it were applied, it would move the end back, and another could take the lock while this holder
+        # still believes in its renewal. So the next attempt proposes a later end.
         own.outbid(claim.expires_at)
         return "again"
     return "refused"
 
 
 def of_all(verdicts: Iterable[Verdict], parts: int) -> Verdict:
-    """Return what became of a write under several claims, given the verdicts on the rows that refused it.
+    """Return the outcome of a write under ``parts`` claims, from the verdicts on the rows that refused it.
 
-    It is applied as a whole or not at all. So one row that shows it as applied shows it for all, even if
-    another holder has taken one of the locks since.
-
-    Args:
-        verdicts: The verdicts on the rows that refused it.
-        parts: Number of claims that the write was made under.
+    It is applied as a whole or not at all. So if one row shows it as applied, it was applied to all, even if another holder
+    has taken one of the locks since.
     """
     several = list(verdicts)
     found = set(several)
-    # Our earlier attempt would have deleted all the rows. If one is gone while another's guard still holds, somebody
+    # Our earlier attempt would have deleted all the rows. If one row is gone while the guard of another still holds, somebody
     # else has deleted it.
     all_gone = found == {"gone"} and len(several) == parts
     if "applied" in found or all_gone:
         return "applied"
     lost = found & {"lost", "gone", "not applied"}
     if lost:
-        # one row that shows it as not applied shows it for all
+        # if one row shows it as not applied, it was applied to none
         return "not applied" if found - {"lost", "gone"} else "lost"
     return "again" if "again" in found else "refused"

@@ -1,8 +1,8 @@
 """When to poll, to retry, to renew and to hand over: the constants, each with its reason, and the sums made with them.
 
-Times are local, in seconds. Randomness is handed in, as a function like `random.uniform`. Nothing waits here: the
-operations in `pynamodb_mutex._lock.operations` yield a `Wait` until the times that come out of this. The polls of fair
-waiters are in `waiting_line`; who of the waiters of one process polls is in `pynamodb_mutex._lock.operations.local_queue`.
+Times are local, in seconds. Callers hand in randomness, as a function like `random.uniform`. Nothing waits here: the
+operations in `pynamodb_mutex._lock.operations` yield a `Wait` until these times. The polls of fair waiters are in
+`waiting_line`; `pynamodb_mutex._lock.operations.local_queue` decides which waiter of a process polls.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable
 
 Uniform = Callable[[float, float], float]
-"""A function that returns a random number between two others."""
+"""A function like `random.uniform`."""
 
 # -- polling ---------------------------------------------------------------------------------------
 
 LONGEST_SILENCE = 2.0
-"""Seconds for which the waiters of one process rely on the first of them to poll. If that one has no answer by then,
-because its request hangs or fails, the others send requests of their own."""
+"""Seconds for which the waiters of one process rely on the first in line to poll. If its request hangs or fails, so that it has
+no answer by then, the others send requests of their own."""
 
 LONGEST_BETWEEN_MARKS = 2.0
 """Longest wait between two polls of a waiter that marks the row, so that readers make way for it, in seconds."""
@@ -29,13 +29,10 @@ SHORTEST_WAIT = 0.01
 def next_wait(previous: float, poll: tuple[float, float], uniform: Uniform) -> float:
     """Return the seconds to wait before the next poll: decorrelated jitter.
 
-    After M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. The cap limits the range from
-    which the wait is drawn. If it limited the wait that was drawn, waits would pile up at the cap.
+    After M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. The cap limits the range from which the
+    wait is drawn. If it limited the result, waits would pile up at the cap.
 
-    Args:
-        previous: Seconds of the wait before; 0 for none.
-        poll: Shortest and longest wait between two polls, in seconds.
-        uniform: Randomness.
+    ``previous`` is the wait before, 0 for none; ``poll`` has the shortest and the longest wait.
     """
     base, cap = poll
     return uniform(base, min(cap, 3 * max(base, previous)))
@@ -58,8 +55,8 @@ PATIENCE = 0.5
 UNANSWERED_PATIENCE = 10.0
 """Most seconds for which requests to an endpoint that has never answered this process are retried.
 
-A mistyped region or host looks like a network that is down: without this limit, a caller without a timeout would wait
-for it for ever.
+A mistyped region or host is indistinguishable from a network that is down: without this limit, a caller without a timeout
+would wait for ever.
 """
 
 RELEASE_PATIENCE = 5.0
@@ -71,7 +68,7 @@ SCAN_PATIENCE = 30.0
 """Seconds for which the request for one page of a scan is retried."""
 
 _FIRST_RETRY = 0.05
-"""Longest wait before the first retry, in seconds. It doubles with each retry."""
+"""Longest wait before the first retry, in seconds. This limit doubles with each retry."""
 
 _LONGEST_RETRY = 1.0
 """Longest wait before any retry, in seconds."""
@@ -83,7 +80,7 @@ class Retries:
     Args:
         now: Local time at which the first attempt is made.
         until: Local time after which nothing is retried; not before PATIENCE has passed.
-        most: Most retries, whatever the time, of failures that are no conflicts; None if the time alone counts.
+        most: Most retries of failures other than conflicts, whatever the time; None if the time alone counts.
     """
 
     def __init__(self, now: float, until: float, most: int | None = None) -> None:
@@ -100,10 +97,10 @@ class Retries:
         Args:
             now: Local time.
             uniform: Randomness.
-            answered: Whether the endpoint has ever answered this process, as of this failure: another thread's
-                request may have been answered since the failure before.
-            conflict: Whether the request met another one at the same row. The caller's number of retries was not chosen
-                for those: it is the library's requests that a write without the lock meets.
+            answered: Whether the endpoint has ever answered this process, as of this failure: another thread may have had an
+                answer since the last failure.
+            conflict: Whether the request met another request at the same row. ``most`` does not limit these: the user chose
+                it without knowing that the library's requests meet a write without the lock.
         """
         until = self._until if answered else min(self._until, self._begun + UNANSWERED_PATIENCE)
         if self._left is not None and not conflict:
@@ -119,18 +116,17 @@ class Retries:
 # -- renewal ---------------------------------------------------------------------------------------
 
 RENEWALS_PER_LEASE = 3
-"""Renewals that become due in one lease: one may fail, and be retried, before the lease ends."""
+"""Renewals that become due in one lease: if one fails, it is retried before the lease ends."""
 
 MOST_RENEWALS_UNDER_WAY = 2
 """Most renewals of one lock under way at a time: a request that hangs is followed by another one, not by many."""
 
 
 class RenewalPlan:
-    """When to renew next, by what was known when it was planned.
+    """When to renew next, as planned from the end of the lease that was known then.
 
-    An answer about any row may show that server time is further on than was known. A lease then ends earlier than was
-    thought, by up to a second, which may be all of a short lease. A renewal that was planned for the later end would
-    come after the end.
+    An answer about any row may show that server time is further on than was known. A lease then ends earlier, by up to a
+    second, which may be all of a short lease: a renewal that was planned for the later end would come after the end.
 
     Attributes:
         since: Local time before the last renewal was sent, or at which it failed.
@@ -146,23 +142,23 @@ class RenewalPlan:
         self.at = at
 
     def due(self, end: float) -> float:
-        """Return the local time at which to renew, given the local time at which the lease ends as it is known now."""
+        """Return the local time at which to renew, given the end of the lease, in local time, that is known now."""
         if end >= self.end:
             return self.at
         return min(self.at, _third_of_the_way(self.since, end))
 
 
 NEVER = RenewalPlan(-math.inf, -math.inf, math.inf)
-"""The plan of what is not renewed: any end is after its end, so that it is never planned anew."""
+"""The plan of a claim without renewals: any end is after its end, so that it is never planned anew."""
 
 
 def plan_renewal(sent: float, end: float) -> RenewalPlan:
-    """Plan the renewal of a lease acquired or renewed at ``sent``, after a third of it, however short it came out."""
+    """Plan the renewal of a lease acquired or renewed at ``sent``: after a third of it, however short it turned out."""
     return RenewalPlan(sent, end, _third_of_the_way(sent, end))
 
 
 def plan_after_sending(now: float, end: float, lease: float) -> RenewalPlan:
-    """Plan the renewal after one that is being sent now. It does not wait for that one's answer: that one may hang."""
+    """Plan the renewal after the one that is being sent now, without its answer: it may hang."""
     return RenewalPlan(now, end, now + lease / RENEWALS_PER_LEASE)
 
 
@@ -173,7 +169,6 @@ def plan_after_failure(now: float, end: float, lease: float, uniform: Uniform) -
 
 
 def _third_of_the_way(since: float, end: float) -> float:
-    """Return the local time at which the first of RENEWALS_PER_LEASE parts of a lease has passed."""
     return since + max(0.0, end - since) / RENEWALS_PER_LEASE
 
 
@@ -183,5 +178,5 @@ FEWEST_HAND_OVERS = 16
 """Hand-overs in a row within the process, before the lock is released so that other processes get a chance."""
 
 SHORTEST_RUN = 0.5
-"""Seconds for which the lock is handed over in a row all the same: rests after 16 short sections would cost a third of
-their rate."""
+"""Seconds for which a process hands the lock over in a row even after FEWEST_HAND_OVERS: a rest after 16 short sections would
+cost a third of their rate."""

@@ -1,8 +1,7 @@
-"""What came of a request: an `Answer`, which shows whether it was applied or refused, or a `Failure`.
+"""The outcome of a request: an `Answer`, which shows whether it was applied or refused, or a `Failure`.
 
-Decides whether a failure may pass if the request is retried, and whether the request may have been applied. Nothing
-here sends anything: see `connection`. What the row in an answer says about our own attempt is decided in
-`pynamodb_mutex._lock.protocol.outcome`.
+Decides whether a failure may pass if the request is retried, and whether the request may have been applied. Nothing here sends
+anything: see `connection`. `pynamodb_mutex._lock.protocol.outcome` decides what the row in an answer means for our attempt.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ if TYPE_CHECKING:
 NO_CLAIM = Claim()
 
 UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
-"""Exceptions that botocore lets through: it wraps most, but not all, of what its HTTP library and parser raise."""
+"""Exceptions of its HTTP library and parser that botocore does not wrap."""
 
 _OF_CONNECTIONS = frozenset({"builtins", "http", "socket", "ssl", "OpenSSL", "urllib3", "botocore"})
 """Packages whose exceptions a broken connection raises.
 
-botocore wraps any other one as well: that of a signal handler, such as Celery's SoftTimeLimitExceeded, which came while a request was
-under way.
+botocore also wraps other exceptions: Celery's SoftTimeLimitExceeded, for example, if its signal handler raises it while a request
+is under way.
 """
 
 _CANCELLED = "TransactionCanceledException"
@@ -56,7 +55,7 @@ _NOT_APPLIED = frozenset({
     "ReplicatedWriteConflictException",
     "LimitExceededException",
 })  # fmt: skip
-# Of a cancelled transaction. "None" stands for an item that was not to blame.
+# Reasons of a cancelled transaction. "None" stands for an item that was not to blame.
 TRANSIENT_REASONS = frozenset({
     "None",
     "TransactionConflict",
@@ -66,7 +65,7 @@ TRANSIENT_REASONS = frozenset({
 
 
 class Reply:
-    """What came of a request, as far as this process can see.
+    """The outcome of a request, as far as this process can see.
 
     Attributes:
         sent: Local time before the request was sent. If the connection leaves it at 0, `Store.learn` fills it in.
@@ -79,9 +78,9 @@ class Reply:
 
     def __init__(self, response: Any) -> None:
         headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        # A proxy or a portal on the way may have answered. botocore takes any body of status 200 for an answer, and a
-        # page of HTML for an empty one: a conditional write would count as applied. And the `Date` would be that of
-        # another clock, and spoil the bounds of server time.
+        # A proxy or a portal on the way may have answered. botocore takes any body of status 200 for an answer, and a page of
+        # HTML for an empty answer: a conditional write would count as applied. And the `Date` would come from another clock, and
+        # spoil the bounds of server time.
         self.is_dynamodbs = "x-amzn-requestid" in headers or headers.get(
             "content-type", ""
         ).startswith("application/x-amz-json")
@@ -96,8 +95,8 @@ class Answer(Reply):
     Attributes:
         applied: Whether the request was applied: all its conditions held.
         claim: The claim in ``item``; `NO_CLAIM` if the answer shows no row. For requests that concern one row.
-        item: The raw row, if the answer shows it: as it was read, as an applied write left it, or as it was when it
-            refused a write.
+        item: The raw row, if the answer shows it: as read, as an applied write left it, or as it was when DynamoDB refused
+            the write.
         data: The whole answer to an applied request; empty if it was refused.
         error: The exception that PynamoDB would raise for the refusal; None if the request was applied.
         refused: The raw rows whose conditions refused a transaction, by their places in it.
@@ -124,7 +123,7 @@ class Answer(Reply):
 
     @property
     def refusal(self) -> PynamoDBException:
-        """The error of a refusal. Ask only an answer that was not applied: another has none."""
+        """The error of a refusal. Only for an answer whose ``applied`` is false."""
         error: Any = self.error
         refusal: PynamoDBException = error
         return refusal
@@ -138,7 +137,7 @@ class Failure(Reply):
         error: The exception to raise if the request is not retried.
         transient: Whether a retry may succeed.
         conflict: Whether it failed because another request, perhaps one of a lock, was using the same row.
-        maybe_applied: Whether the request may have been applied; counts only if a retry may succeed.
+        maybe_applied: Whether the request may have been applied; valid only if ``transient``.
         answered: Whether DynamoDB has ever answered at this endpoint. If not, the region or the host may be mistyped.
     """
 
@@ -163,14 +162,14 @@ class Failure(Reply):
 
 
 def is_made_up(response: Any) -> bool:
-    """Return whether an answer was made up, as by a test that replaces PynamoDB's connection, and not botocore's."""
+    """Return whether an answer does not come from botocore, but, for example, from a test that replaces the connection."""
     return not response or "ResponseMetadata" not in response
 
 
 def came_from_the_body(error: Exception) -> bool:
     """Return whether botocore raised an error because the body is JSON without the shape of an answer, such as a list.
 
-    Its parser takes the shape for granted, and its endpoint takes for granted that the parser returned something.
+    botocore's parser does not check the shape, and its endpoint does not check that the parser returned something.
     """
     modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
     return parsers.__name__ in modules or modules[-1] == endpoint.__name__
@@ -183,7 +182,7 @@ def instant_of(date: str) -> float:
         ValueError: If the header cannot be read.
     """
     at = parsedate_to_datetime(date)
-    # With the zone -0000, or without a zone, the result is naive, and timestamp() would take it for local time.
+    # If the zone is -0000 or missing, the result is naive, and timestamp() would take it for local time.
     return at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
 
 
@@ -210,11 +209,6 @@ def explained(error: Exception) -> str:
 def missing_tables(request: dict[str, Any], code: str | None, error: Exception) -> list[str]:
     """Return the tables of which at least one is missing, if an error says so. DynamoDB seldom says which one.
 
-    Args:
-        request: The parameters that were sent.
-        code: The error's code; None if it has none.
-        error: The exception that PynamoDB's connection raised.
-
     Returns:
         The tables, each once; none if the error is about something else.
     """
@@ -239,7 +233,7 @@ def _tables_of(request: dict[str, Any]) -> list[str]:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether a request failed because another one was using the same row."""
+    """Return whether a request failed because another request was using the same row."""
     return (
         isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") in _CONFLICTS
     )
@@ -250,7 +244,7 @@ _NOT_REFRESHED = (
     exceptions.MetadataRetrievalError,
     exceptions.TokenRetrievalError,
 )
-"""What botocore raises in place of signing if whatever gives it credentials fails: a metadata service, a process, SSO."""
+"""Errors that botocore raises in place of signing if the source of its credentials fails: a metadata service, a process, SSO."""
 
 
 def may_pass(error: Exception, *, answered: bool = False) -> tuple[bool, bool]:
@@ -260,11 +254,11 @@ def may_pass(error: Exception, *, answered: bool = False) -> tuple[bool, bool]:
 
     Args:
         error: What botocore raised.
-        answered: Whether DynamoDB has ever answered at this endpoint. Then there were credentials before, and if there are
-            none now, their source has an outage. Otherwise it is probably configured wrongly.
+        answered: Whether DynamoDB has ever answered at this endpoint. If it has, there were credentials before, and if they are
+            missing now, their source has an outage. Otherwise it is probably configured wrongly.
 
     Raises:
-        Exception: What a signal handler has raised meanwhile, and botocore has wrapped.
+        Exception: The exception of a signal handler, if botocore has wrapped it.
     """
     inner: Any = error.kwargs.get("error") if isinstance(error, HTTPClientError) else None
     if inner is not None and type(inner).__module__.partition(".")[0] not in _OF_CONNECTIONS:
@@ -279,10 +273,10 @@ def may_pass(error: Exception, *, answered: bool = False) -> tuple[bool, bool]:
             return bool(reasons) and all(r.get("Code") in TRANSIENT_REASONS for r in reasons), False
         if code in _NOT_APPLIED:
             return True, False
-        # A server error may come after the write.
+        # 5xx: the write may have been applied before the failure.
         return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004 - the server's own
     unconnected = isinstance(error, exceptions.ConnectionError)
-    # To botocore an SSLError is one, too, of which all others mean that there was no connection. But TLS can also break
-    # while the answer is read, and then the request may have been applied.
+    # botocore's ConnectionErrors mean that there was no connection, but for SSLError: TLS can also break while the answer is
+    # read, and then the request may have been applied.
     maybe_applied = not unconnected or isinstance(error, exceptions.SSLError)
     return unconnected or isinstance(error, (HTTPClientError, *UNWRAPPED)), maybe_applied

@@ -1,7 +1,7 @@
-"""Sends requests through PynamoDB's connections, each once, and returns what came of it as a value.
+"""Sends requests through PynamoDB's connections, each once, and returns the answer or the failure as a value.
 
 botocore's own retries are off: the library retries, in `pynamodb_mutex._lock.operations.retry`, so that it knows which
-attempt an answer belongs to and which attempts may have been applied. What an error means is decided in `answers`.
+attempt an answer belongs to and which attempts may have been applied. `answers` decides what an error means.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ READ_TIMEOUT = 2.0
 """Seconds. See `CONNECT_TIMEOUT`."""
 
 POOL_CONNECTIONS = 90
-"""Connections of a client that stay open for the next request, at least: one for each of the library's own threads that
-send requests, and some for the application's. botocore closes any further one after its request, with a warning in the
-log, and the next request pays for a TLS handshake. PynamoDB's default is 10."""
+"""Connections of a client that stay open for the next request: one for each of the library's own threads that send requests, and
+some for the application's. botocore closes any further connection after its request, with a warning in the log, and the next
+request pays for a TLS handshake. PynamoDB's default is 10."""
 
 _REFUSED = "ConditionalCheckFailedException"
 _ERRORS: dict[str, type[exceptions.PynamoDBException]] = {
@@ -66,26 +66,26 @@ def client_of(connection: PynamoDBConnection) -> Any:
     """Return botocore's client of one of PynamoDB's connections; PynamoDB makes it at first use.
 
     Raises:
-        BotoCoreError: If it cannot be made, as without a region.
-        ValueError: If the endpoint is not a URL. A port that is none botocore would notice only when it signs a request.
+        BotoCoreError: If it cannot be made, such as without a region.
+        ValueError: If the endpoint is not a URL. botocore itself would notice an invalid port only when it signs a request.
     """
     import gc  # noqa: PLC0415 - seldom needed
 
     invalid, collects = "", gc.isenabled()
     try:
-        # It makes many objects, which all stay. A full collection, of all modules, would fall into that: 30 ms, a sixth
-        # of what a process does until it holds its first lock.
+        # This makes many objects, which all stay. They would cause a full collection, of all modules: 30 ms, a sixth of the
+        # time until a process holds its first lock.
         gc.disable()
         client: Any = connection.client
         invalid = f"Invalid endpoint: {client.meta.endpoint_url}"  # botocore's words
         urlsplit(client.meta.endpoint_url).port  # noqa: B018 - raises
     except ValueError as error:
-        # without user and password, of which Python's error may show a part
+        # without user and password: Python's error may show a part of them
         raise ValueError(re.sub(r"\S*@", "", invalid or str(error))) from None
     finally:
         if collects:
             gc.enable()
-    # They are not sent to anybody. But each of botocore's errors would show them.
+    # Without user and password: botocore does not send them, but its errors would show them.
     host = re.sub("//[^/]*@", "//", client.meta.endpoint_url)
     return client if host == client.meta.endpoint_url else client_elsewhere(connection, host)
 
@@ -93,16 +93,16 @@ def client_of(connection: PynamoDBConnection) -> Any:
 class Connection:
     """A connection to one table, through which the other tables of its region and account can be reached, too.
 
-    One by Meta is for writes without a lock. It has the timeouts of the model's Meta, and a failure is retried as
-    often as Meta says. A lock's own requests are not sent by it: one that hangs for long would use up a lease.
+    A connection "by Meta" is for writes without a lock. It has the timeouts of the model's Meta, and retries a failure as often
+    as Meta says. It sends no requests of a lock's own: a request that hangs for long would use up a lease.
 
     Attributes:
-        retries: How often a failure is retried; None if that depends on the time, as for a lock's own requests.
+        retries: Most retries of a failure; None if that depends on the time, as for a lock's own requests.
         is_open: Whether the client has been made, so that region and endpoint are known.
-        server: What is known of the endpoint's time; nothing as long as the connection is not open.
+        server: Server time of the endpoint; without bounds as long as the connection is not open.
         region: Region that requests are sent to; None as long as the connection is not open.
         endpoint: URL of the client; empty as long as the connection is not open. See `url`.
-        place: Where Meta says that requests are sent to. Known at once; the same for the same endpoint, as a rule.
+        place: Region and host in Meta. Known before the connection is open; as a rule, one for each endpoint.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Connection:
         *,
         by_meta: bool = False,
     ) -> None:
-        """Make a connection, which is opened by its first request.
+        """Make a connection; its first request opens it.
 
         Args:
             model: Model of the rows.
-            server_times: What is known of each endpoint's time, by URL. Connections to one endpoint share it.
+            server_times: Each endpoint's server time, by URL. Connections to one endpoint share it.
             now: Function that returns the local time.
             by_meta: Whether it is for writes without a lock.
         """
@@ -151,19 +151,18 @@ class Connection:
         self.endpoint = ""
         self._latest: dict[str, Any] = {}
         self.place = f"{meta.region} {meta.host}"
-        # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two. Reentrant,
-        # for a signal handler that releases a lock just then.
+        # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two. Reentrant, because
+        # a signal handler may release a lock just then.
         self._opening = threading.RLock()
 
     def _tight(self, seconds: float | None, most: float) -> float:
-        """Cap a timeout of a user's model, which was not chosen for locks. That of a lock table was, and stays."""
+        """Cap a timeout of a user's table. A lock table's is kept: the user chose it for locks."""
         if seconds is None:  # for botocore no timeout: a request that hangs would outlast the lease
             return most
         prefix: str = getattr(self._model, "_claim_prefix", "")
         return min(seconds, most) if prefix else seconds
 
     def _connected(self, credentials: _Credentials) -> TableConnection:
-        """Return a connection of PynamoDB's that signs with these credentials."""
         key_id, secret, token = credentials
         table = self._make(
             aws_access_key_id=key_id, aws_secret_access_key=secret, aws_session_token=token
@@ -172,17 +171,12 @@ class Connection:
         return table
 
     def open(self) -> None:
-        """Make the client, if there is none yet. If it cannot be made, the request that follows fails and says so."""
+        """Make the client, if there is none yet. If that fails, the next request fails with the reason."""
         with suppress(BotoCoreError, ValueError):
             self._open()
 
     def _open(self) -> None:
-        """Make the client, if there is none yet.
-
-        Raises:
-            BotoCoreError: If it cannot be made, as without a region.
-            ValueError: If the endpoint is not a URL.
-        """
+        """Make the client, if there is none yet; raise as `client_of`."""
         if not self.is_open:
             with self._opening:
                 client = client_of(self.pynamodb)
@@ -190,16 +184,16 @@ class Connection:
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self.server = self._server_times.setdefault(self.endpoint, ServerTime())
-                # Last: other threads read it without the lock, and then use the attributes that are set above. Not if
-                # no credentials were found, as while a metadata service fails: PynamoDB replaces that client at the
-                # next request, and nothing would observe the new one.
+                # Last: other threads read it without the lock, and then use the attributes that are set above. False if there
+                # are no credentials, such as while a metadata service fails: PynamoDB replaces that client at the next request,
+                # and nothing would observe the new client.
                 self.is_open = credentials_of(client) is not None
 
     def elsewhere(self, callers: PynamoDBConnection) -> str:
-        """Return where a caller's connection leads, for messages; empty if to the same database as this one.
+        """Return where a caller's connection leads, for messages; empty if it leads to the same database as this one.
 
         Raises:
-            TransactWriteError: If nothing can be sent by the caller's connection.
+            TransactWriteError: If the caller's connection cannot send anything.
         """
         try:
             meta = client_of(callers).meta
@@ -209,13 +203,12 @@ class Connection:
         there = f"{meta.region_name} at {meta.endpoint_url}"
         if there != f"{self.region} at {self.endpoint}":
             return there
-        # Other credentials may belong to another account. Without any of its own (None), each connection uses those of
-        # the environment.
+        # Other credentials may belong to another account. A connection without its own (None) uses the environment's.
         own = _credentials_of(self._model)[0]
         return "" if access_key_of(callers) == own else f"{there} with other credentials"
 
     def shares_table_with(self, other: Connection) -> bool:
-        """Return whether both connections are known to reach one table. Makes no client to find out."""
+        """Return whether both connections are known to reach one table; do not make a client to find out."""
         same_endpoint = self.is_open and self.server is other.server
         return same_endpoint and self.table_name == other.table_name
 
@@ -226,39 +219,38 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """URL that the latest request was sent to, or that of the client before the first.
+        """URL that the latest request was sent to; before the first request, the URL of the client.
 
-        They differ if the credentials name their account: botocore then sends to a host of that account's own.
+        They differ if the credentials name their account: botocore then sends to a host of that account.
         """
         request = self._latest.get("request")
         return self.endpoint if request is None else request.url.rstrip("/")
 
     def _observe(self, client: Any) -> None:
         """Let botocore's client check each answer, and keep the latest request."""
-        # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
+        # With a unique_id, registering twice changes nothing: this may run again for a client without credentials.
         register, name = client.meta.events.register, "pynamodb_mutex"
         register("response-received.dynamodb", _refuse_what_is_cut_off, unique_id=f"{name} answers")
-        # `update` with what botocore hands over: a function of ours would be called for each request.
+        # botocore calls `dict.update` itself: a function of ours would cost more, for each request.
         register("before-send.dynamodb", self._latest.update, unique_id=f"{name} requests")
 
     # -- sending ------------------------------------------------------------------------------------
 
     def send(self, operation: str, kwargs: dict[str, Any]) -> Answer | Failure:
-        """Send one request of any kind, once, and return its outcome. DynamoDB's errors are returned, not raised."""
+        """Send one request, once, and return its outcome. It returns DynamoDB's errors, and does not raise them."""
         # Otherwise PynamoDB would request the consumed capacity, only to log it.
         kwargs.setdefault("ReturnConsumedCapacity", "NONE")
         try:
             if not self.is_open or _credentials_of(self._model) != self._credentials:
                 self._prepare()
         except NoRegionError:
-            # The request fails by this error itself, unless a caller's tests replace what sends it: then no client is needed.
+            # The request itself raises this error, too, unless a caller's tests replace the sender: that needs no client.
             pass
         except (BotoCoreError, ValueError) as error:
             return Failure({}, _failed(operation, error))
-        # Not the time of the step that asked for the request. Suppose that in between a client was made, a receiver
-        # of the step's events was slow, or all workers for tasks were busy, for 20 s perhaps. Counted from the step,
-        # the upper bound of server time that the answer gives would be too high by as much, and all leases at this
-        # endpoint end as much too early.
+        # Not the time of the step that asked for the request. Suppose that in between a client was made, a receiver of the
+        # step's events was slow, or all workers for tasks were busy, perhaps for 20 s. If the time of the step counted, the
+        # answer's upper bound of server time would be 20 s too high, and all leases at this endpoint would end 20 s too early.
         sent = self._now()
         reply = self._exchange(operation, kwargs)
         reply.sent = sent
@@ -274,12 +266,12 @@ class Connection:
         except (BotoCoreError, ClientError, *answers.UNWRAPPED) as error:
             return self._refused_or_failed(operation, kwargs, error)
         except StopIteration as error:
-            # Of a mock in a caller's tests whose answers have run out. A runner takes it for the end of its operation: a
-            # release that was never sent would return as if it were done. And a task would wait for ever, for asyncio
-            # refuses to raise it in one.
+            # A mock in a caller's tests raises this when its answers have run out. A runner would take it for the end of its
+            # operation: a release that was never sent would return as if it were done. And a task would wait for ever, because
+            # asyncio refuses to raise it in a task.
             raise RuntimeError("sending a request raised StopIteration") from error
         if self.retries is not None and answers.is_made_up(data):
-            # A caller's tests may replace what sends writes without a lock. Whatever they return counts as an answer.
+            # A caller's tests may replace the sender of writes without a lock. Anything that it returns counts as an answer.
             return Answer(data or {})
         answer = Answer(data)
         return answer if answer.is_dynamodbs else self.not_dynamodbs(operation)
@@ -287,12 +279,8 @@ class Connection:
     def _prepare(self) -> None:
         """Make the client, if there is none yet, and sign with the credentials that the model's Meta names now.
 
-        A program replaces temporary credentials there before they expire. This object stays the same: a holder keeps
-        its lock under the new credentials, and a waiter keeps its place in the queue.
-
-        Raises:
-            BotoCoreError: If the client cannot be made, as without a region.
-            ValueError: If the endpoint is not a URL.
+        A program replaces temporary credentials there before they expire. This object stays the same: a holder keeps its lock
+        under the new credentials, and a waiter keeps its place in the queue. Raises as `client_of`.
         """
         with self._opening:
             credentials = _credentials_of(self._model)
@@ -301,8 +289,8 @@ class Connection:
                 # under the lock: two threads would make two clients
                 client = client_of(table.connection)
                 self._observe(client)
-                # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
-                # next one. Otherwise it stays open: other threads ask without the lock (`shares_table_with`).
+                # As in `_open`: if this client found no credentials, PynamoDB replaces it, and nothing would observe the next
+                # client. Otherwise `is_open` stays true: other threads read it without the lock (`shares_table_with`).
                 if credentials_of(client) is None:
                     self.is_open = False
                 self.table, self._credentials = table, credentials
@@ -315,8 +303,8 @@ class Connection:
         raised: Any = error.__cause__ if isinstance(error, exceptions.VerboseClientError) else error
         response: Any = getattr(raised, "response", None) or {}
         if getattr(raised, "operation_name", operation) != operation:
-            # The error is that of another service, such as STS, which botocore asked for credentials. Its code and its
-            # `Date` are not DynamoDB's.
+            # The error comes from another service, such as STS, which botocore asked for credentials. Its code and its `Date`
+            # are not DynamoDB's.
             response = {}
         code = response.get("Error", {}).get("Code")
         if code == _REFUSED:
@@ -343,7 +331,7 @@ class Connection:
         return Failure(response, failed)
 
     def not_dynamodbs(self, operation: str, cause: Exception | None = None) -> Failure:
-        """Return the failure of a request that was answered by something other than DynamoDB."""
+        """Return the failure of a request that something other than DynamoDB answered."""
         return self._transient(
             operation, "the answer is not DynamoDB's", cause, {}, maybe_applied=True
         )
@@ -382,11 +370,11 @@ class Connection:
         another region.
         """
         if len(tables) > 1:
-            # DynamoDB does not say which one is missing, so each is read.
+            # DynamoDB does not say which table is missing, so read each.
             tables = [table for table in tables if self._is_missing(table)] or tables
         own = self.table_name
         call = f"{self._model.__name__}.create_table()" if [*tables] == [own] else "create_table()"
-        # PynamoDB puts the text between backticks, which are closed and opened again here.
+        # PynamoDB puts the text between backticks: this closes them and opens them again.
         missing = exceptions.TableDoesNotExist(
             f"{'` or `'.join(tables)}` in {self.where}: wrong region or profile? "
             f"If not, create it with `{call}"
@@ -403,15 +391,15 @@ class Connection:
 
 
 def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
-    """Raise an error for an answer whose body did not arrive whole. botocore calls this for each answer.
+    """Raise an error if the body of an answer did not arrive whole. botocore calls this for each answer.
 
     Suppose the connection is closed in the middle of an answer. botocore cannot parse the half that arrived, and
-    returns an answer without content: a row that exists would count as missing, and a lock that is held as free. Or a
-    hand-over is applied, its answer shows no claim, and the lock stays taken by nobody. botocore itself compares the
+    returns an answer without content: a row that exists would count as missing, and a lock that is held as free. Or suppose a
+    hand-over is applied, and its answer shows no claim: the key stays locked, and nobody holds it. botocore itself compares the
     checksum only to decide whether to retry.
 
     Raises:
-        ResponseParserError: If the body has not the checksum that DynamoDB sent with it.
+        ResponseParserError: If the body does not have the checksum that DynamoDB sent with it.
     """
     if response_dict is None:
         return
@@ -424,13 +412,12 @@ def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
 
 
 def _credentials_of(model: type[Model]) -> _Credentials:
-    """Return access key, secret key and session token that a model's Meta names, or None for each."""
+    """Return access key, secret key and session token in a model's Meta; None for each that is missing."""
     meta = model.Meta
     return meta.aws_access_key_id, meta.aws_secret_access_key, meta.aws_session_token
 
 
 def _failed(operation: str, error: Exception) -> exceptions.PynamoDBException:
-    """Return PynamoDB's error for a request that failed."""
     failed = _ERRORS[operation](f"{operation} failed: {answers.explained(error)}", error)
     # Set by hand: the error is returned as a value, and raised where its cause is no longer being handled.
     failed.__cause__ = error
@@ -441,9 +428,9 @@ def _cancelled(error: exceptions.TransactWriteError, response: Any) -> Answer | 
     """Return the refusal, or the failure, of a transaction that was cancelled."""
     codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
     if any(code in answers.TRANSIENT_REASONS and code != "None" for code in codes):
-        # Suppose the first attempt is applied and its answer is lost. At the retry the guard's row is in conflict
-        # with another request and is not evaluated, and a condition on another row is refused by what the first
-        # attempt wrote. As a refusal this would be reported as "not applied". Sent again, it shows the guard's row.
+        # Suppose the first attempt is applied and its answer is lost. At the retry the guard's row is in conflict with another
+        # request, so DynamoDB does not check it, and a condition on another row fails because of the first attempt's write. If
+        # that counted as a refusal, the write would be reported as "not applied". The next retry shows the guard's row.
         return Failure(response, error, transient=True, conflict=True)
     refused = {
         place: (reason.raw_item if reason else None) or {}

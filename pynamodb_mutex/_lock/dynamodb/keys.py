@@ -1,7 +1,7 @@
-"""Keys: checks what a caller names a lock, and returns the primary key of the lock's row.
+"""Keys: checks the name that a caller gives a lock, and returns the primary key of the lock's row.
 
-Rows of users' tables can be locked, too: `row_key` serialises their keys, and `row_name` gives each such row a name.
-Attributes other than keys are the concern of `layout`.
+Users can lock rows of their own tables, too: `row_key` serialises their keys, and `row_name` gives each such row a name.
+`layout` has the other attributes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 LONGEST_KEY = 2048
-"""Bytes that DynamoDB accepts in a hash key, at most; of a string in UTF-8."""
+"""Most bytes that DynamoDB accepts in a hash key; for a string, in UTF-8."""
 
 LONGEST_RANGE_KEY = 1024
-"""Bytes that DynamoDB accepts in a range key, at most."""
+"""Most bytes that DynamoDB accepts in a range key."""
 
 RawItem = dict[str, dict[str, Any]]
 """Attribute values by stored name, as botocore sends and returns them: ``{"key": {"S": "invoice-42"}}``."""
 
 
 def check_key(key: object, longest: int = LONGEST_KEY) -> str:
-    """Return the key if a lock can have it, with at most so many bytes.
+    """Return the key if a lock can have it; ``longest`` is in bytes.
 
     Raises:
         InvalidKeyError: If it is not a string, is empty, has lone surrogates, or is too long.
@@ -49,11 +49,7 @@ def check_key(key: object, longest: int = LONGEST_KEY) -> str:
 
 
 def key_of(model: type[Model], key: str, range_key: object = None) -> RawItem:
-    """Return the primary key of a lock's row.
-
-    Raises:
-        InvalidKeyError: As `hash_key_of` and `range_of`.
-    """
+    """Return the primary key of a lock's row; raise as `hash_key_of` and `range_of`."""
     return hash_key_of(model, key) | range_of(model, key, range_key)
 
 
@@ -61,16 +57,16 @@ def hash_key_of(model: type[Model], key: str) -> RawItem:
     """Return the hash key of a lock's row.
 
     Raises:
-        InvalidKeyError: If it is none after the model's attribute has serialised it.
+        InvalidKeyError: If the model's attribute serialises it as something that is no key.
     """
     return _part(model, hash_key_name(model), key, LONGEST_KEY)
 
 
 def range_of(model: type[Model], key: str, range_key: object = None) -> RawItem:
-    """Return the range key of a lock's row, by default that of its attribute; empty if the model has none.
+    """Return the range key of a lock's row, or the attribute's default if None is given; empty if the model has no range key.
 
     Raises:
-        InvalidKeyError: If rows of the model cannot have it, or none is given and there is no default.
+        InvalidKeyError: If rows of the model cannot have it, or None is given and there is no default.
     """
     name = range_key_name(model)
     if range_key is None:
@@ -96,7 +92,7 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
 
 
 def _part(model: type[Model], name: str | None, value: object, longest: int) -> RawItem:
-    """Return one attribute of a primary key, of at most so many bytes.
+    """Return one attribute of a primary key; ``longest`` is in bytes.
 
     Raises:
         InvalidKeyError: If no row of the model can have this value.
@@ -124,7 +120,7 @@ def serialize(model: type[Model], name: str, value: Any) -> Any:
 
     Raises:
         TypeError: If the attribute takes no value of this type.
-        ValueError: If it cannot have this one.
+        ValueError: If the attribute cannot have this value.
     """
     attribute = model.get_attributes()[name]
     kind = attribute.attr_type
@@ -132,13 +128,13 @@ def serialize(model: type[Model], name: str, value: Any) -> Any:
         serialized = attribute.serialize(value)
         fits = isinstance(value if kind == "BOOL" else serialized, _PYTHON_TYPES.get(kind, list))
         if value is None or not fits or (kind == "N" and not Decimal(serialized).is_finite()):
-            # PynamoDB would send a number for a string as it is
+            # PynamoDB would send a number, unchanged, in place of a string
             raise TypeError(f"it is stored as {kind}")  # noqa: TRY301 - said as PynamoDB's own are
         if kind == "S":
             serialized.encode()
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         wrong = TypeError if isinstance(error, (TypeError, AttributeError)) else ValueError
-        # what decimal says of a text that is no number is no sentence
+        # decimal's message for a text that is no number is no sentence
         why = f"it is stored as {kind}" if isinstance(error, ArithmeticError) else one_line(error)
         msg = f"{model.__name__}.{name} cannot be {shown(value)}: {why}"
         raise wrong(msg) from error
@@ -146,21 +142,21 @@ def serialize(model: type[Model], name: str, value: Any) -> Any:
 
 
 _PYTHON_TYPES: dict[str, type] = {"S": str, "N": str, "B": bytes, "BOOL": bool, "M": dict}
-"""Types of serialised values, by the types of DynamoDB; of lists and sets it is list."""
+"""Python types of serialised values, by DynamoDB's types; lists and sets, which are missing here, have list."""
 
 
 def row_name(model: type[Model], raw_key: RawItem) -> str:
     """Return the name of a user's row: the key of its lock in a lock table, and its name in messages.
 
-    Different rows have different names, and a row has the same name however a number in its key is written.
+    Different rows have different names. A row has one name, however a caller writes a number in its key.
     """
     values = [pair for typed in raw_key.values() for pair in typed.items()]
     *first, last = model.Meta.table_name, *(_text(kind, value) for kind, value in values)
-    # People read the name and type it: so nothing is replaced but what would not keep the parts before the last apart.
+    # People read and type the name: so only the characters are replaced that could join two parts before the last.
     first = [part.replace("%", "%25").replace("/", "%2F") for part in first]
     name = "/".join([*first, last])
     if len(name.encode()) > LONGEST_KEY:
-        # no shorter name has a colon there, but a slash
+        # a shorter name has a slash in place of this colon
         return f"{first[0]}:sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     return name
 
@@ -168,8 +164,9 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
 def lock_name(model: type[Model], key: str, row: RawItem) -> str:
     """Return the name of a lock's row among those of its model: the lock's key, or with a range key the row's name.
 
-    The range key's default may be the user's function, which returns the tenant that is served. By the key alone, a lock of
-    one tenant would be handed over to a waiter of another, who would believe in a row that a third one holds.
+    Suppose the range key's default is a function of the user's, which returns the tenant of the present request. If the name were
+    the key alone, a holder of one tenant would hand its lock over to a waiter of another, which would believe in a row that
+    somebody else holds.
     """
     return key if len(row) == 1 else row_name(model, row)
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     """Returns the operand for a value, by the value's type and name: a slot, or the value itself."""
 
 EXTRA = "extra:"
-"""Prefix of the slot of a subclass's extra attribute, whose name may be that of a slot of ours, such as ``end``."""
+"""Prefix of the slot of a subclass's extra attribute: its name may equal a slot of ours, such as ``end``."""
 
 GIVEN = f"{EXTRA}="
-"""Prefix of such a slot if the caller gave the value, which replaces what is stored. No name begins with the sign."""
+"""Prefix of such a slot if the caller gave the value, which replaces the stored value. No name begins with ``=``."""
 
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
@@ -46,7 +46,7 @@ SHARING = ("shared_by", "wanted_until", "wanted_by")
 """The attributes of readers that share a claim, and of a writer that waits for them."""
 
 OF_TABLES = ("free_since", "waiting", *SHARING)
-"""What a claim shows in addition, such as the line of fair waiters. Only rows of a lock table have these attributes."""
+"""Further attributes of a claim, such as the line of fair waiters. Only rows of a lock table have them."""
 
 SHARED_MARK = "shared: "
 """Prefix of the owner of a claim that readers share."""
@@ -58,7 +58,7 @@ _JAVA_MARK = "recordVersionNumber"
 """An attribute in the rows of the DynamoDB Lock Client for Java and its relatives, which ignore our claims."""
 
 
-# What an error says of a row that cannot be read, and what it advises.
+# For the error about a row that cannot be read: the fault, and the advice.
 _BROKEN = ("cannot be right", "Find out what wrote it; {} puts it right")
 _FOREIGN = ("is not a lock's", "Give locks a table, or keys, of their own")
 _DATA = ("has a payload that cannot be read", "Find out what wrote it; save_data() writes over it")
@@ -94,7 +94,7 @@ def _former(value: dict[str, Any]) -> str:
 
 
 def _count(value: dict[str, Any]) -> int:
-    # Decimal, not float, which rounds whole numbers above 2**53: a fencing token must be exact.
+    # Decimal, because float rounds whole numbers above 2**53, and a fencing token must be exact.
     number = Decimal(value["N"]) if "N" in value else Decimal(-1)
     if not (0 <= number <= HIGHEST_VERSION and number % 1 == 0):
         raise ValueError(f"is not a whole number from 0 to {HIGHEST_VERSION}")
@@ -146,13 +146,13 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
 
     Raises:
         TypeError: If it is not JSON.
-        ValueError: If JSON has no name for a number in it, or it is longer than DynamoDB's limit for a row.
+        ValueError: If it has NaN or an infinity, which JSON cannot express, or is longer than DynamoDB's limit for a row.
     """
     attribute = model.get_attributes()["data"]
     serialized: str | None = None if data is None else attribute.serialize(data)
     if isinstance(serialized, str) and ("NaN" in serialized or "Infinity" in serialized):
-        # Python writes these as numbers and reads them back, but they are not JSON. They may also stand in a string, so
-        # only parsing shows whether there is such a number.
+        # Python writes these as numbers and reads them back, but they are not JSON. A string may contain them, too, so only
+        # parsing shows whether there is such a number.
         json.loads(serialized, parse_constant=_no_json)
     if isinstance(serialized, str) and len(serialized) > 400 * 1024:
         raise ValueError(f"data has {len(serialized)} bytes of JSON: a row has 400 KB at most")
@@ -160,13 +160,13 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
 
 
 def room_attributes(model: type[Model]) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
-    """Return the attributes that a room has added to the rows of its model, each with what reads its stored value."""
+    """Return the attributes that a room has added to the rows of its model, each with the function that reads its value."""
     declared: Mapping[str, Callable[[dict[str, Any]], Any]] = getattr(model, "_of_room", {})
     return declared
 
 
 def extra_attributes(model: type[Model]) -> dict[str, Attribute[Any]]:
-    """Return a lock table's extra attributes, by name: those that are not the protocol's."""
+    """Return a lock table's extra attributes, which the protocol does not use, by name."""
     keys = {hash_key_name(model), range_key_name(model)}
     protocol = {*CLAIM, *OF_TABLES, *room_attributes(model), "ttl", "data"} | keys
     return {n: each for n, each in model.get_attributes().items() if n not in protocol}
@@ -206,8 +206,7 @@ class Layout:
         put_right_by: The call that makes a free lock of a row whose attributes are invalid.
         must_exist: Whether a row must exist to be locked: true for a user's table.
         exists: The condition that a row exists.
-        initial: A subclass's extra attributes, each with its name. Those that have a default are written with a row's first
-            claim.
+        initial: A subclass's extra attributes, each with its name. A row's first claim writes their defaults.
     """
 
     put_right_by = "force_release()"
@@ -228,7 +227,7 @@ class Layout:
             self.writes,
             self.abandoned_by,
         ) = (attributes[prefix + name] for name in CLAIM)
-        # In a user's row, attributes of these names are the user's own.
+        # In a user's row, attributes with these names belong to the user.
         self.ttl_attribute: Any = None if prefix else attributes["ttl"]
         self.data_attribute: Any = None if prefix else attributes["data"]
         more: Any = [None if prefix else attributes[name] for name in OF_TABLES]
@@ -257,9 +256,9 @@ class Layout:
     def _read(self, raw: RawItem) -> Claim | tuple[str, str]:
         """Return the claim in a row; if the row cannot be a lock's, the attribute that shows it, and why.
 
-        The one place that decides this. A row that is read here as a lock that is free must also satisfy the condition
-        of the acquiring write (see `is_a_locks`). Otherwise a waiter would send that write again and again: each time
-        it is refused, and the row in the refusal says that the lock is free.
+        Nothing else decides this. If this reads a row as a free lock, the row must also satisfy the condition of the acquiring
+        write (see `is_a_locks`). Otherwise a waiter would send that write again and again: each time DynamoDB refuses it, and
+        the row in the refusal says that the lock is free.
         """
         values: dict[str, Any] = {}
         for name, stored, read in self._readers:
@@ -270,8 +269,8 @@ class Layout:
                     return stored, str(error)
         if not self.must_exist and _JAVA_MARK in raw:
             return _JAVA_MARK, "is another lock library's"
-        # A row that was ever locked keeps token and version. One in a lock table that lacks them is another
-        # application's; a user's row lacks them until it is first locked, but not while it carries a claim.
+        # A row that was ever locked keeps token and version. If a row of a lock table lacks them, it belongs to another
+        # application; a user's row lacks them until it is first locked, but not while it carries a claim.
         if not self.must_exist or "expires_at" in values:
             for attribute in (self.token, self.version):
                 if attribute.attr_name not in raw:
@@ -288,9 +287,9 @@ class Layout:
     def was_a_locks(self, raw: RawItem) -> bool:
         """Return whether a row is a lock's, even if its attributes are invalid. Force may change only such a row.
 
-        In a user's row the attributes of the claim have names that nothing else uses. In a lock table a row that lacks
-        a token or a version counts as another application's if it has attributes that a lock does not have: force
-        would give it a TTL, and DynamoDB would delete it.
+        In a user's row the attributes of the claim have names that nothing else uses. If a row of a lock table lacks a token or
+        a version, and has attributes that a lock does not have, it counts as another application's: force would give it a TTL,
+        and DynamoDB would delete it.
         """
         if self.must_exist:
             return True
@@ -311,7 +310,7 @@ class Layout:
 
     @property
     def is_listed(self) -> Condition:
-        """The condition that a row has something to list: a claim, running or expired."""
+        """The condition that a listing shows a row: it has a claim, running or expired."""
         return self.has_claim
 
     def is_the_models(self, raw: RawItem) -> bool:
@@ -322,10 +321,10 @@ class Layout:
         return self.must_exist or self.range_is_default(raw) is not False
 
     def range_is_default(self, raw: RawItem) -> bool | None:
-        """Return whether a row has the range key that the model's locks have by default, or none; None without a default."""
+        """Return whether a row has the default range key, or the model has no range key; None if there is no default."""
         try:
-            # The hash key does not matter: what is stored of it may not be what the lock is called by, but what a
-            # user's attribute made of that, such as with a prefix.
+            # Any hash key will do. The lock's own is not known: a user's attribute may store it in another form, such as with a
+            # prefix.
             own = range_of(self.model, "-")
         except InvalidKeyError:
             return None
@@ -362,7 +361,7 @@ class Layout:
             raise self._invalid(raw or {}, self.data_attribute.attr_name, why, _DATA) from error
 
     def ttl(self, raw: RawItem | None) -> float | None:
-        """Return when DynamoDB may delete a row, in seconds since the epoch; None for never, as for a user's row."""
+        """Return when DynamoDB may delete a row, in seconds since the epoch; None for never, such as for a user's row."""
         value = (
             None
             if self.ttl_attribute is None
@@ -380,14 +379,12 @@ class Layout:
     def initial_values(self, key: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return serialised values of a subclass's extra attributes, by the names of their slots.
 
-        Args:
-            key: The lock's key.
-            given: Those that the caller gave. For the others the defaults, for a new row, are among the values.
+        These are the values in ``given``, from the caller, and the defaults of the other attributes, for a new row.
         """
         if not self.initial:
             return {}
-        # PynamoDB calls defaults that are callables for each instance. One may return None now and a value later, such as
-        # the user of the present request. None, and what serialises to it, as an empty set does, is not stored.
+        # PynamoDB calls a default that is a function for each instance. It may return None now and a value later, such as the
+        # user of the present request. None is not stored, and neither is a value that serialises to None, such as an empty set.
         values = self.model(key).attribute_values
         serialized = {
             EXTRA + name: attribute.serialize(values[name])
@@ -401,21 +398,20 @@ class Layout:
 
     def mine(self, value: Operand = slot) -> Condition:
         """Return the condition that token and version are those of our acquisition."""
-        # The token alone would not do. Suppose A's acquiring request is applied (version 5), and a copy of it is
-        # delayed. A's lease expires, B acquires (6) and releases; the copy arrives and writes A's token again, with
-        # version 7. A late write of A's must not pass under that claim, which was made after B's.
+        # The token alone is not enough. Suppose A's acquiring request is applied (version 5), and a copy of it is delayed. A's
+        # lease expires, B acquires (6) and releases; the copy arrives and writes A's token again, with version 7. That claim
+        # came after B's, so a late write of A's must not pass under it.
         mine: Condition = (self.token == value("S", "mine")) & (
             self.version == value("N", "version")
         )
         return mine
 
     def recorded(self) -> Action:
-        """Return the action that writes the caller's payload."""
         recorded: Action = self.data_attribute.set(slot(self.data_attribute.attr_type, "data"))
         return recorded
 
     def ends_before(self, value: Operand = slot) -> Condition:
-        """Return the condition that the claim ends before the new end: an end is only ever moved later."""
+        """Return the condition that the claim ends before the new end: an end only ever moves later."""
         # Suppose renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until
         # 110. If renewal 1 then arrived and moved the end back to 100, another could acquire the lock in between. The
         # comparison also fails for a row without an end: a late renewal revives no claim that was released.
@@ -431,7 +427,7 @@ class Layout:
     @property
     def nobody_waits(self) -> Condition:
         """The condition that nobody stands in line in a row of a lock table."""
-        # Not by `size`: for a list that does not exist, some engines refuse it and some return 0.
+        # Not by `size`: if the list does not exist, some engines refuse `size` and some return 0.
         return Path(self.waiting)[0].does_not_exist()
 
     def version_below(self, value: Operand = slot) -> Condition:
@@ -442,13 +438,13 @@ class Layout:
         return below
 
     def is_a_locks(self) -> Condition:
-        """Return the condition that the acquiring write can compute with what is in the row: see `_read`.
+        """Return the condition that the acquiring write can compute with the values in the row: see `_read`.
 
-        A row of a lock table may be absent, a user's row may not. Whatever else is invalid in a row that is free, the
-        acquiring write overwrites.
+        A row of a lock table may be absent, a user's row may not. The acquiring write overwrites all other invalid values in a
+        free row.
         """
-        # The write adds one to the version. A fraction, and the highest version, pass this condition: the acquisition
-        # finds in the answer a version that no lock can have, and gives up.
+        # The write adds one to the version. A fraction, and the highest version, pass this condition: the acquisition then
+        # finds a version in the answer that no lock can have, and gives up.
         fit: Condition = self.version.between(0, HIGHEST_VERSION)
         if self.must_exist:
             fit = self.exists & (self.version.does_not_exist() | fit)
@@ -467,20 +463,20 @@ class Layout:
 
     def ending(self) -> list[Action]:
         """Return the actions that end a claim and leave the tombstone; in a user's row they only remove attributes."""
-        # Token and version stay. By the token, a late copy of the acquiring write is refused; from the version, the
-        # next fencing token is counted.
+        # Token and version stay: the token makes DynamoDB refuse a late copy of the acquiring write, and the next fencing token
+        # counts from the version.
         actions = [self.expires_at.remove(), self.owner.remove(), self.lease.remove()]
         if self.free_since is not None:
             actions.append(self.free_since.set(slot("N", "free_since")))
         return [*actions, *self.dated()]
 
     def cleared(self) -> list[Action]:
-        """Return the actions that remove, in addition to a claim, what else may be invalid in a row."""
+        """Return the actions that remove a claim and all other attributes that may be invalid in a row."""
         others = (self.writes, self.abandoned_by, self.waiting, *self.sharing)
         return [each.remove() for each in others if each is not None]
 
     def new_end(self) -> list[Action]:
-        """Return the actions that give the claim another end."""
+        """Return the actions that give the claim another end, and the row another TTL."""
         lease = self.lease.set(slot("N", "lease"))
         return [self.expires_at.set(slot("N", "end")), lease, *self.dated()]
 
@@ -513,7 +509,7 @@ class Layout:
         ]
 
     def extras(self, slots: Collection[str]) -> list[Action]:
-        """Return the actions that write a subclass's extra attributes: what the caller gave, and defaults of a new row."""
+        """Return the actions that write a subclass's extra attributes: the caller's values, and defaults of a new row."""
         actions: list[Action] = []
         for name, attribute in self.initial:
             kind = attribute.attr_type

@@ -1,7 +1,7 @@
 """The private names of PynamoDB that this library uses, each behind a function that says what for.
 
-PynamoDB may change them in any release. There is a test for each, in ``tests/dynamodb/test_pynamodb_private.py``: a
-change shows there, and is adapted to here alone.
+PynamoDB may change them in any release. ``tests/dynamodb/test_pynamodb_private.py`` has a test for each: if one fails, only this
+module needs a change.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def hash_key_name(model: type[Model]) -> str:
-    """Return the name of a model's hash key: that of the Python attribute, not the stored one.
+    """Return the name of a model's hash key: the name of the Python attribute, not the stored name.
 
-    The public way is to search all attributes for the one with ``is_hash_key``: too slow for what every lock does.
+    The public way is to search all attributes for ``is_hash_key``, which is too slow: every lock does this.
     """
     return model._hash_keyname or ""
 
@@ -53,8 +53,8 @@ def connection_of(model: type[Model]) -> TableConnection:
 def forget_connection(model: type[Model]) -> None:
     """Make a model build a new connection at its next request.
 
-    Needed for a subclass, because PynamoDB compares only the table's name and would use the parent's connection; and
-    in a forked child, because parent and child would read each other's answers from one socket.
+    A subclass needs this, because PynamoDB compares only the table's name and would use the parent's connection; and so does a
+    forked child, because parent and child would read each other's answers from one socket.
     """
     model._connection = None
 
@@ -65,8 +65,8 @@ def forget_connection(model: type[Model]) -> None:
 def without_retry_modes(connection: TableConnection) -> None:
     """Make a connection ignore the retry mode in PynamoDB's settings, so that ``max_retry_attempts`` counts.
 
-    It is 0 for the connections of locks: the library retries by itself, because it must know which attempt an answer
-    belongs to.
+    That is 0 for the connections of locks: the library retries by itself, because it must know which attempt an answer belongs
+    to.
     """
     connection.connection._retry_configuration = "LEGACY"
 
@@ -74,19 +74,19 @@ def without_retry_modes(connection: TableConnection) -> None:
 def credentials_of(client: Any) -> Any:
     """Return botocore's credentials, with which a client signs; None if it found none.
 
-    PynamoDB reads them there, too: at the next request it replaces a client that has none.
+    PynamoDB reads them in the same place: at the next request it replaces a client without credentials.
     """
     return client._request_signer._credentials
 
 
 def client_elsewhere(connection: Connection, host: str) -> Any:
-    """Return a new client of a connection, which keeps it in place of the one that it has, for another endpoint."""
+    """Give a connection a new client, for another endpoint, and return that client."""
     connection.host, connection._client = host, None
     return connection.client
 
 
 def access_key_of(connection: Connection) -> str | None:
-    """Return the access key that a connection was given; None if it uses that of the environment."""
+    """Return the access key that the user gave a connection; None if it uses the environment's."""
     return connection._aws_access_key_id
 
 
@@ -96,12 +96,9 @@ def access_key_of(connection: Connection) -> str | None:
 def version_condition(
     row: Model, attributes: dict[str, Any] | None, actions: list[Action] | None
 ) -> Condition | None:
-    """Return the condition of a row's VersionAttribute, and add its next value to the write; None if it has none.
+    """Return the condition of a row's VersionAttribute, None if it has none; add its next value to the write.
 
-    Args:
-        row: The instance.
-        attributes: The attributes of a put, to which the next version is added; None for other writes.
-        actions: The actions of an update, to which the one that sets the next version is added; None for others.
+    That is added to ``attributes``, those of a put, or to ``actions``, those of an update.
     """
     return row._handle_version_attribute(attributes=attributes, actions=actions)
 
@@ -115,12 +112,12 @@ def serialized_key(row: Model) -> tuple[Any, Any]:
 
 
 def connection_of_transaction(transaction: TransactWrite) -> Connection:
-    """Return the connection that a transaction was made with."""
+    """Return the connection that the user gave a transaction."""
     return transaction._connection
 
 
 def request_token_of(transaction: TransactWrite) -> str | None:
-    """Return the ClientRequestToken that a transaction was given."""
+    """Return the ClientRequestToken that the user gave a transaction, or None."""
     return transaction._client_request_token
 
 
@@ -158,11 +155,10 @@ def replace_commit(
 ) -> Callable[[TransactWrite], Any]:
     """Replace the method that commits every transaction of this process, and return the previous one.
 
-    There is no other way. A row notices only that it is put into a transaction, because its
-    ``get_save_kwargs_from_instance`` is called. But the protocol must learn how the transaction ended: which guard
-    refused it, or that it was applied although its answer was lost. A subclass of TransactWrite would leave every
-    transaction unguarded whose author does not know of it; and what rows put into a transaction are plain dicts, which
-    learn nothing of its outcome.
+    There is no other way. A row notices only that the user puts it into a transaction, because PynamoDB calls its
+    ``get_save_kwargs_from_instance``. But the protocol must learn how the transaction ended: which guard refused it, or that it
+    was applied although its answer was lost. With a subclass of TransactWrite, the transactions of users who do not know it
+    would have no guard; and rows put plain dicts into a transaction, which learn nothing of its outcome.
     """
     before: Callable[[TransactWrite], Any] = transactions._commit
     transactions._commit = commit  # type: ignore[method-assign, assignment]  # on purpose

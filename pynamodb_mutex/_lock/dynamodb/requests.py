@@ -1,8 +1,8 @@
 """The conditional requests of the protocol, prebuilt as templates from the layout of a row.
 
-PynamoDB takes about 50 µs to build an expression, and locks send the same few requests again and again. So each is
-built once, with slots for its values, and filled in for each attempt. Conditions come from `layout`; `store` supplies
-values and makes the request that is sent; what a refusal means is decided in `pynamodb_mutex._lock.protocol.outcome`.
+PynamoDB takes about 50 µs to build an expression, and locks send the same few requests again and again. So each is built once,
+with slots for its values, and filled in for each attempt. Conditions come from `layout`; `store` supplies values and makes the
+request that is sent; `pynamodb_mutex._lock.protocol.outcome` decides what a refusal means.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.layout import Layout
 
     class Clause(Protocol):
-        """What a kind of acquisition adds to the acquiring write, such as conditions about the waiting line.
+        """The addition of one kind of acquisition to the acquiring write, such as conditions about the waiting line.
 
-        Equal clauses make the same text: a template is built once for them.
+        Equal clauses make the same text, and share a template.
         """
 
         def free(self, layout: Any) -> Condition:
             """Return the condition under which the lock counts as free; by default `Layout.not_held`."""
 
         def add(self, layout: Any, actions: list[Action]) -> Condition:
-            """Add actions, and return the further condition."""
+            """Add actions to the write, and return a further condition for it."""
 
 
 T = TypeVar("T")
 
 _OPTIONAL = frozenset({"data", "must_exist", "new_version", "readers"})
-"""Names of values by whose presence the texts of acquiring writes differ."""
+"""Names of values whose presence changes the text of an acquiring write."""
 
 # -- templates -------------------------------------------------------------------------------------
 
 
 class Template:
-    """A request with slots for its key and values. A refusal of it shows the row, and so who holds the lock."""
+    """A request with slots for its key and values. If DynamoDB refuses it, the refusal shows the row, and so the holder."""
 
     def __init__(self, connection: TableConnection, **parts: Any) -> None:
         kwargs = connection.get_operation_kwargs(
@@ -60,7 +60,7 @@ class Template:
         self._fixed = kwargs
         self._constants: RawItem = {}
         self._slots: list[tuple[str, str, str]] = []
-        # What is no slot is a constant of the expression, such as the 1 that is added to the version.
+        # A value that is no slot is a constant of the expression, such as the 1 that is added to the version.
         for placeholder, ((kind, value),) in ((p, v.items()) for p, v in values.items()):
             if isinstance(value, str) and value.startswith(SLOT):
                 self._slots.append((placeholder, kind, value[len(SLOT) :]))
@@ -88,13 +88,13 @@ class Lazy(Generic[T]):
         self.__doc__ = compute.__doc__
 
     def __get__(self, instance: Any, owner: type) -> T:
-        # From now on Python finds the value there and does not come here: this class has no `__set__`.
+        # From now on Python finds the value in the instance and does not come here: this class has no `__set__`.
         value = instance.__dict__[self._compute.__name__] = self._compute(instance)
         return value
 
 
 class Kinds(dict[Any, "Template"]):
-    """The templates of one request, by what makes their texts differ. Each is built when it is first asked for."""
+    """The templates of one request, by the kinds whose texts differ. The first use of a kind builds its template."""
 
     def __init__(self, build: Callable[[Any], Template]) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Templates:
 
 
 class Requests(Templates):
-    """The templates of the requests by which a lock is acquired, renewed, handed over and released."""
+    """The templates of the requests that acquire, renew, hand over and release a lock."""
 
     def acquire(
         self,
@@ -141,14 +141,14 @@ class Requests(Templates):
     ) -> Template:
         """Acquire a row that is free, or whose claim has expired.
 
-        The values say whether there is a payload, whether the row must exist, which of a subclass's extra attributes are
-        given, or have a default now, and whether the fencing token was chosen beforehand: the answer to a transaction does
-        not show which one was written.
+        The text depends on whether there is a payload, whether the row must exist, which extra attributes of a subclass have a
+        given value or a default, and whether the fencing token was chosen beforehand, as for a transaction, whose answer does
+        not show the token.
 
         Args:
-            values: The values that the template is to be filled with.
-            watched: Whether it also accepts a claim that was watched for its whole lease and is therefore dead, whatever
-                server time says.
+            values: The values that will fill the template.
+            watched: Whether it also accepts a claim that was watched for its whole lease and is therefore dead, even if server
+                time does not show that.
             clause: What the kind of acquisition adds; None for nothing.
         """
         extra: tuple[str, ...] = ()
@@ -164,13 +164,13 @@ class Requests(Templates):
         layout = self._layout
         takeable = layout.not_held() if clause is None else clause.free(layout)
         if watched:
-            # With the end that was seen: the holder may renew just before this write arrives.
+            # With the end that the waiter saw: the holder may renew just before this write arrives.
             takeable |= (layout.token == slot("S", "seen")) & (
                 layout.expires_at == slot("N", "seen_until")
             )
-        # Refused by our own token, in two cases. Suppose the first attempt was applied and its answer lost: the retry
-        # is refused, and the row in the refusal shows that the lock is ours. Or suppose a late copy arrives after our
-        # release, and finds the token in the tombstone: applied, it would make a claim of which nobody knows.
+        # Our own token refuses this write, in two cases. Suppose the first attempt was applied and its answer lost: the retry
+        # is refused, and the row in the refusal shows that the lock is ours. Or suppose a late copy arrives after our release,
+        # and finds the token in the tombstone: if it were applied, it would make a claim that nobody knows of.
         fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
         condition = takeable & fresh & layout.is_a_locks()
         if "must_exist" in given:
@@ -182,12 +182,12 @@ class Requests(Templates):
             number: Any = version
         else:
             version = (Path(layout.version) | slot("N", "seed")) + Value({"N": "1"})
-            # Kept, not reset: the holder before, whose guarded write is refused now, finds out whether an earlier copy of
-            # that write was applied.
+            # Kept, not reset: DynamoDB now refuses a guarded write of the previous holder, which then learns from this number
+            # whether an earlier copy of the write was applied.
             number = Path(layout.writes) | Value({"N": "0"})
         actions: list[Action] = [
-            # An owner that is still in the row is that of a holder that never released. Copied before the new owner is
-            # set: DynamoDB reads the row as it was, but another engine may go action by action.
+            # If an owner is still in the row, that holder never released. It is copied before the new owner is set: DynamoDB
+            # reads the row as it was, but another engine may go action by action.
             layout.abandoned_by.set(Path(layout.owner) | Value({"S": ""})),
             *layout.claiming(data="data" in given),
             SetAction(Path(layout.version), version),
@@ -201,17 +201,14 @@ class Requests(Templates):
         return self._template(actions, condition, return_values="ALL_NEW")
 
     def hand_over(self, values: Mapping[str, Any]) -> Template:
-        """Hand our claim over to another acquisition of this process, in place of release, poll and acquire.
-
-        Or take by force the place of another's claim, the one that was seen.
-        """
+        """Hand our claim over to another acquisition of this process; or take by force the place of a claim that was seen."""
         return self._hand_over[kind_of_successor(self._layout, values)]
 
     @by_kind
     def _hand_over(self, kind: tuple[bool, tuple[str, ...]]) -> Template:
         layout = self._layout
-        # The tombstone keeps token and version. A copy of this write that arrives after a release must not revive the
-        # claim for a waiter that does not know of it.
+        # The tombstone keeps token and version: if a copy of this write arrives after a release, it must not revive the claim
+        # for a waiter that does not know of it.
         mine = layout.mine() & layout.has_claim
         return self._template(layout.succeeding(*kind), mine, return_values="ALL_NEW")
 
@@ -223,35 +220,35 @@ class Requests(Templates):
 
     @by_kind
     def end(self, kind: tuple[bool, bool]) -> Template:
-        """End our claim, and leave the tombstone or put a claim that nobody holds in its place; with data, write the payload.
+        """End our claim, and leave the tombstone or a reserved claim, which nobody holds; with data, write the payload.
 
-        Refused if our claim has ended before.
+        DynamoDB refuses it if our claim has ended before.
         """
         reserves, data = kind
         layout = self._layout
         actions = layout.ending()
         if reserves:
             actions = [
-                # Another token, so that our late renewals and guarded writes are refused: nothing moves the end of this
-                # claim.
+                # Another token, so that DynamoDB refuses our late renewals and guarded writes: nothing moves the end of the
+                # reserved claim.
                 layout.token.set(slot("S", "token")),
-                # If this write is applied, its answer is lost, and force breaks the reserved claim, then the repeat
-                # finds a forced token. Without this it would find the version after ours, and take that for a loss
-                # before the release.
+                # Suppose this write is applied, its answer is lost, and force breaks the reserved claim: the retry finds a
+                # forced token. If the version were not raised here, it would be the one after ours, and the retry would take
+                # that for a loss before the release.
                 SetAction(Path(layout.version), Path(layout.version) + Value({"N": "1"})),
-                # the next holder copies it to `abandoned_by`, and this lock was released
+                # the next holder copies an owner to `abandoned_by`, but this holder has released
                 layout.owner.remove(),
                 *layout.new_end(),
             ]
         if data:
             actions.append(layout.recorded())
-        # With `has_claim`, a retry is refused if an earlier attempt was applied. Otherwise it would be applied again,
-        # and the lock would seem to be free for less time than it is.
+        # `has_claim` refuses a retry if an earlier attempt was applied. Otherwise it would be applied again, and the lock would
+        # seem to be free for less time than it is.
         return self._template(actions, layout.mine() & layout.has_claim)
 
     @Lazy
     def delete(self) -> Template:
-        """Delete the row with our claim. Refused if the claim has ended before, or somebody waits in line."""
+        """Delete the row with our claim. DynamoDB refuses it if the claim has ended before, or somebody waits in line."""
         layout = self._layout
         condition = layout.mine() & layout.has_claim & layout.nobody_waits
         return Template(self._connection, condition=condition)
@@ -264,6 +261,6 @@ class Requests(Templates):
 
 
 def kind_of_successor(layout: Layout, values: Mapping[str, Any]) -> tuple[bool, tuple[str, ...]]:
-    """Return by what the texts of writes differ that replace one claim by another: by what the next holder gave."""
+    """Return the kind of a write that replaces one claim by another: its text depends on the next holder's options."""
     given = tuple(name for name in values if name.startswith(GIVEN)) if layout.initial else ()
     return "data" in values, given

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Templates")
 
 SHORTEST_RETENTION = 3600.0
-"""Seconds from the end of a claim to its row's TTL, at least, so that DynamoDB deletes no row near a live claim."""
+"""Fewest seconds from the end of a claim to its row's TTL, so that DynamoDB deletes no row near a live claim."""
 
 
 class Request:
     """A request that can be sent.
 
     Attributes:
-        store: Store by whose connection it is sent.
+        store: Store whose connection sends it.
         operation: DynamoDB's name of the operation.
         kwargs: Parameters, as botocore's client takes them.
     """
@@ -51,10 +51,10 @@ class Request:
         self.kwargs = kwargs
 
     def send(self) -> Answer | Failure:
-        """Send the request, once, and return what came of it. The only I/O of the protocol."""
+        """Send the request, once. The only I/O of the protocol."""
         store = self.store
         reply = store.connection.send(self.operation, self.kwargs)
-        # A transaction that was refused shows several rows, perhaps of other models. The operation reads those.
+        # A transaction that was refused shows several rows, perhaps of other models. The operation reads them.
         if type(reply) is Answer and not reply.refused:
             data = reply.data
             reply.item = reply.item or data.get("Attributes") or data.get("Item") or {}
@@ -67,7 +67,8 @@ class Store:
     """The rows of one model, as this process reaches them.
 
     Attributes:
-        reads_first: Whether a result of `once` was seen in them that is cheaper to read than to be refused by.
+        reads_first: Whether this process saw a result of `once` in them that is so large that a read is cheaper than a
+            refused write.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class Store:
 
     @staticmethod
     def address_of(model: type[Model]) -> tuple[str, str | None, str | None]:
-        """Return table name, region and host in a model's Meta. If one changes, the model needs a new store."""
+        """Return table name, region and host in a model's Meta. If one of them changes, the model needs a new store."""
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
 
     def of(self, kind: type[T]) -> T:
-        """Return a room's templates for these rows, made when they are first asked for."""
+        """Return a room's templates for these rows; the first call makes them."""
         found: T | None = self._of_rooms.get(kind)
         if found is None:
             found = self._of_rooms[kind] = kind(self.layout, self.connection.table)
@@ -121,11 +122,11 @@ class Store:
 
         Args:
             reply: The reply.
-            sent: Local time before the request was sent; not used if the reply has one of its own.
+            sent: Local time before the request was sent, unless the reply has its own such time.
             received: Local time after the reply was received.
 
         Returns:
-            Whether ends of leases have moved nearer, so that what was planned for them must be planned anew.
+            Whether ends of leases have moved nearer, so that the process must plan its renewals anew.
         """
         reply.sent, reply.received = reply.sent or sent, received
         if not reply.is_dynamodbs:
@@ -134,7 +135,7 @@ class Store:
         server.answered += 1
         if reply.date is None:
             return False
-        # Many replies in a row have the same Date, which counts whole seconds: it is parsed once.
+        # Many replies in a row have the same Date, because it counts whole seconds: parse it once.
         text, instant = self._date
         if reply.date != text:
             try:
@@ -159,43 +160,42 @@ class Store:
     def next_version(self, now: float) -> int:
         """Return a number from which a row without a fencing token counts; higher at each call.
 
-        It is server time in milliseconds, so that it is above the fencing tokens of an earlier row of the same key that
-        was deleted. It does not depend on the versions of other rows: a single huge one would spread to every row that
-        is created from then on, by other processes too, until no number is higher. Nor does it depend on a wall clock:
-        where no answer has a ``Date``, the numbers start from 1.
+        It is server time in milliseconds, so that it is above the fencing tokens of an earlier row of the same key that was
+        deleted. It does not depend on the versions of other rows: a single huge version would spread to every new row, in
+        other processes too, until no number is higher. It does not depend on a wall clock either: if no answer has a ``Date``,
+        the numbers start from 1.
         """
         return self._numbers.next(int((self.server_now(now) or 0.0) * 1000))
 
     def now_low(self, now: float, ago: float = 0.0) -> str:
         """Serialise a server time that has certainly passed: a claim that ends before it has expired.
 
-        With ``ago`` one that had passed so many seconds before ``now``. 0 if server time is unknown.
+        With ``ago``, a time that had passed so many seconds before ``now``. 0 if server time is unknown.
         """
         bounds = self.connection.server.bounds
-        # HOST_SKEW, because the ends in rows may count by the time of other hosts of DynamoDB's. TICK, because
-        # serialising may round up.
+        # HOST_SKEW, because the ends in rows may come from other hosts of DynamoDB. TICK, because serialising may round up.
         return seconds(0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK - ago)
 
     @staticmethod
     def seen(watched: Claim) -> dict[str, Any]:
-        """Serialise what shows that a claim that was watched has not changed: its token and its end."""
+        """Serialise token and end of a claim that was watched: if the row still has both, it has not changed."""
         return {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
 
     @staticmethod
     def mine(own: OwnClaim | Claim) -> dict[str, Any]:
-        """Serialise what identifies a claim, as a rule ours: token and version."""
+        """Serialise token and version, which identify a claim, as a rule ours."""
         return {"mine": own.token, "version": str(own.version)}
 
     def ending(self, now: float, end: float | None = None) -> dict[str, str]:
-        """Serialise what a row says once its claim is ended now: its TTL, and since when the lock is free.
+        """Serialise the values for a row whose claim ends now: its TTL, and since when the lock is free.
 
         Args:
             now: Local time.
             end: Server time from which the row is kept for its retention, such as the end that the claim had; None for
                 now.
         """
-        # The upper bound of server time: if the lock seemed free for longer than it is, fair waiters would pass the one
-        # that stands first too soon.
+        # The upper bound of server time: if the lock seemed free for longer than it is, fair waiters would pass the first in
+        # line too soon.
         ended = self.highest(now)
         return {"ttl": self.ttl(ended if end is None else end), "free_since": seconds(ended)}
 
@@ -213,7 +213,6 @@ class Store:
     # -- requests -----------------------------------------------------------------------------------
 
     def read(self, key: RawItem, *, consistent: bool) -> Request:
-        """Return the request that reads a row."""
         kwargs = {
             "TableName": self.connection.table_name,
             "Key": key,
@@ -222,7 +221,7 @@ class Store:
         return Request(self, "GetItem", kwargs)
 
     def read_all(self, keys: Mapping[str, Any]) -> Request:
-        """Return the request that reads up to 100 rows of one or more tables, by keys as BatchGetItem takes them."""
+        """Return the request that reads up to 100 rows of one or more tables; ``keys`` as BatchGetItem takes them."""
         return Request(self, "BatchGetItem", {"RequestItems": keys})
 
     def update(self, template: Template, key: RawItem, values: Mapping[str, Any]) -> Request:
@@ -244,8 +243,8 @@ class Store:
         Args:
             key: Primary key of the row.
             own: The claim that the request makes.
-            values: Serialised attributes of the claim, and what the clause needs, by the names of their slots. With a
-                ``new_version`` the fencing token is that one; otherwise it is counted up in the row.
+            values: Serialised attributes of the claim, and values for the clause, by the names of their slots. A
+                ``new_version`` is the fencing token; without it DynamoDB counts the token in the row up.
             now: Local time.
             watched: A claim that is dead because it stayed unchanged for its whole lease; None if there is none.
             clause: What the kind of acquisition adds; None for nothing.
@@ -266,14 +265,14 @@ class Store:
         now: float,
         rest: float,
     ) -> Request:
-        """Return the request that ends our claim, and leaves the tombstone or, for a rest, a claim that nobody holds.
+        """Return the request that ends our claim, and leaves the tombstone or a reserved claim, which nobody holds.
 
         Args:
             key: Primary key of the row.
             own: Our claim.
-            values: The serialised payload, if one is to be written, and the token of a claim that nobody holds.
+            values: The serialised payload, if one is to be written, and the token of a reserved claim.
             now: Local time.
-            rest: Seconds until the end of such a claim; 0 or less for none.
+            rest: Seconds until the end of the reserved claim; 0 or less for none.
         """
         template = self.requests.end[rest > 0, "data" in values]
         if rest <= 0:
@@ -290,7 +289,7 @@ class Store:
     def hand_over(
         self, key: RawItem, before: OwnClaim | Claim, own: OwnClaim, values: dict[str, Any]
     ) -> Request:
-        """Return the request that puts our claim in the place of another one, however often that was renewed."""
+        """Return the request that puts our claim in the place of another claim, however often its holder has renewed it."""
         template = self.requests.hand_over(values)
         return self.update(template, key, {**values, **self.mine(before), "token": own.token})
 
@@ -298,18 +297,18 @@ class Store:
         """Return the request that makes several writes, all or none of them."""
         for item in items:
             for kwargs in item.values():
-                # Templates ask for it as single writes. An item of a transaction has no such parameter.
+                # Templates ask for it, for single writes. An item of a transaction has no such parameter.
                 kwargs.pop("ReturnValues", None)
         return Request(self, "TransactWriteItems", {"TransactItems": items, **options})
 
 
 class _Numbers:
-    """A sequence of numbers that only grow, shared by all stores by which a process reaches the same rows."""
+    """A sequence of numbers that only grow; all stores by which a process reaches the same rows share it."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def next(self, least: int) -> int:
-        """Return a number above all that were returned before, and not below ``least``."""
+        """Return a number above all earlier ones, and not below ``least``."""
         self._last = max(self._last + 1, least)
         return self._last

@@ -19,7 +19,7 @@ from pynamodb_mutex._lock.protocol.server_time import DRIFT, WATCH_GRACE, Bounds
 T = TypeVar("T")
 
 SHORTEST_LEASE = 0.5
-"""Shortest lease, in seconds. Server time is known only to a second, and requests take time: a shorter lease would be used up."""
+"""Shortest lease, in seconds. Server time is known only to a second, and requests take time: they would use a shorter one up."""
 
 NO_SERVER_TIME = 253370764800.0
 """End, in server time, for a holder that has seen no ``Date`` yet: 9999-01-01. Others then judge by watching alone."""

@@ -1,13 +1,13 @@
 """Callers: which task calls a lock or, outside of tasks, which thread in which context (`contextvars`).
 
-Each caller sees its own latest attempt at a lock object that several share, and only it may enter its acquisition again
-(reentrant locks). So each has a `Caller` object, which ends with it: lock objects (`pynamodb_mutex._lock.handles`) record by it
-what the caller has acquired. And each has a number that is never used twice in a process: claims refer to their holder by
-it.
+If several callers share a lock object, each sees its own latest acquisition, and only it may enter that again (reentrant locks).
+So each has a `Caller` object, which ends with it: lock objects (`pynamodb_mutex._lock.handles`) record by it what the caller has
+acquired. And each has a number that is never used twice in a process: claims refer to their holder by it.
 
 A thread of a pool is no caller. Suppose it runs a dependency of FastAPI that yields inside a block, and then a job of another
-request: that one does not hold the lock. A pool runs each job in a context of its own, and so a thread is a caller in each of its
-contexts. A task is one caller, whatever its context: a task that a holder starts gets a copy of the holder's, and holds nothing.
+request: that request does not hold the lock. A pool runs each job in a context of its own, and so a thread is a caller in each of
+its contexts. A task is one caller, even if its context changes: a task that a holder starts gets a copy of the holder's context,
+and holds nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _serial = itertools.count(1)
 
 
 class _Thread(threading.local):
-    """A thread, the object that ends with it, and the caller for which it calls user code at the moment; None if for none."""
+    """A thread: its number, an object that ends with it, and the caller for which it calls user code now, or None."""
 
     def __init__(self) -> None:
         number = next(_serial)
@@ -47,18 +47,18 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _in_context: ContextVar[Caller | None] = ContextVar("pynamodb_mutex_caller", default=None)
-"""The caller in this context, or in the one that it is a copy of: perhaps another thread."""
-# by the tasks themselves, not by `id`: a new task gets the `id` of one that ended, perhaps as a holder
+"""The caller of this context; if the context is a copy, perhaps the caller of the original, on another thread."""
+# by the tasks themselves, not by `id`: a new task may get the `id` of a task that ended, perhaps as a holder
 _tasks: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
 
 
 def caller(*, labelled: bool = True) -> Caller:
     """Return the calling task or, outside of tasks, the calling thread in this context.
 
-    Not known by `threading.get_ident`: that gives a new thread the number of one that ended, perhaps as a holder.
+    Not by `threading.get_ident`: that may give a new thread the number of a thread that ended, perhaps as a holder.
 
     Args:
-        labelled: Whether its label and the number of its thread are brought up to date.
+        labelled: Whether to bring its label and the number of its thread up to date.
     """
     if _thread.acts_as is not None:
         return _thread.acts_as
@@ -73,8 +73,8 @@ def caller(*, labelled: bool = True) -> Caller:
     thread = _thread.caller
     if task is None:
         me = _in_context.get()
-        # One of a copy on the same thread will do: Django's `sync_to_async` runs each call in a copy, whose variables it takes
-        # back.
+        # The caller of another context will do, if it is on the same thread: Django's `sync_to_async` runs each call in a copy
+        # of the context, and copies the variables back.
         if me is None or me.thread != thread.number:
             me = Caller(next(_serial), thread.number, "", ref(thread))
             _in_context.set(me)
@@ -84,7 +84,7 @@ def caller(*, labelled: bool = True) -> Caller:
             me = _tasks[task] = Caller(next(_serial), 0, "")
     if labelled:
         of: Any = _thread.thread if task is None else task
-        # a task of asyncio has no name, but `get_name`
+        # a task of asyncio has `get_name` in place of `name`
         name = of.name if hasattr(of, "name") else of.get_name()
         me.thread, me.label = thread.number, f"{_host()}:{os.getpid()}:{name}"
         me.is_pinned = loops or task is not None
@@ -93,7 +93,9 @@ def caller(*, labelled: bool = True) -> Caller:
 
 def _task_of_trio() -> Any:
     """Return the task of trio that runs on this thread; None if none does."""
-    lowlevel: Any = getattr(sys.modules["trio"], "lowlevel", None)  # perhaps not complete, as above
+    lowlevel: Any = getattr(
+        sys.modules["trio"], "lowlevel", None
+    )  # perhaps not complete: see `caller`
     in_task = getattr(lowlevel, "in_trio_task", None)
     return lowlevel.current_task() if in_task is not None and in_task() else None
 
@@ -107,7 +109,7 @@ def _host() -> str:
 def acting_as(other: Caller) -> Iterator[None]:
     """Count this thread as another caller inside the block: a worker calls receivers and callbacks for a task.
 
-    A receiver that asks the lock whether it is held shall get the answer that the task would get.
+    If a receiver asks the lock whether it is held, it gets the task's answer.
     """
     before, _thread.acts_as = _thread.acts_as, other
     try:
@@ -122,7 +124,7 @@ def waits_block() -> bool:
 
 
 def calling_frame() -> FrameType | None:
-    """Return the frame in which user code calls a lock, also by an `ExitStack`. Keep its `id`, which is good while it runs."""
+    """Return the frame in which user code calls a lock, also by an `ExitStack`. Keep only its `id`, valid while it runs."""
     frame: FrameType | None = sys._getframe(1)
     # code that `exec` runs may have no name
     while frame is not None and frame.f_globals.get("__name__", "").startswith(PASSED_OVER):
@@ -131,7 +133,7 @@ def calling_frame() -> FrameType | None:
 
 
 def take_last(stacks: dict[Caller, list[T]], who: Caller) -> T | None:
-    """Remove and return what a caller put there last; None if there is nothing of it."""
+    """Remove and return the last item of a caller; None if there is none."""
     own = stacks.get(who)
     if own is None:
         return None
@@ -142,17 +144,17 @@ def take_last(stacks: dict[Caller, list[T]], who: Caller) -> T | None:
 
 
 class Blocks(dict[Caller, list[tuple[T, int, object]]]):
-    """The ``with`` blocks of one object of a lock, by the caller that began each, innermost last."""
+    """The open ``with`` blocks of one lock object, by the caller that began each, innermost last."""
 
     def begin(self, me: Caller, begun: T, frame: int) -> None:
-        """Record what a caller began a block with, in the frame of this `id`."""
-        # Also what ends with the caller's thread, until the block is left: another thread may do that (`HeldClaim.is_orphaned`).
+        """Record the acquisition with which a caller began a block, in the frame with this `id`."""
+        # `me.of()` keeps the caller alive until the block is left: another thread may leave it (`HeldClaim.is_orphaned`).
         self.setdefault(me, []).append((begun, frame, me.of()))
 
     def leave(self, error: BaseException | None) -> tuple[Caller, T]:
-        """Take out the block that is left now, by an exception or by none: return who began it, and with what."""
+        """Take out the block that is left now, by an exception or by None; return its caller and its acquisition."""
         me = caller(labelled=False)
-        # one may enter, and another leave
+        # one caller may enter the block, and another leave it
         who = me if me in self else next(iter(self))
         if len(self) > 1:
             who = self._owner(error, who)
@@ -160,16 +162,16 @@ class Blocks(dict[Caller, list[tuple[T, int, object]]]):
         return who, block[0]
 
     def _owner(self, error: BaseException | None, who: Caller) -> Caller:
-        """Return who of several began the block that is left now: the one who is given, unless its frame shows another.
+        """Return the caller that began the block that is left now: ``who``, unless the block's frame belongs to another caller.
 
-        A generator that is suspended in its block may be resumed by any thread of a pool, and closed by the garbage collector, on
-        any thread, or by the event loop, in a task of its own. Suppose A and B have a permit each by one semaphore, B in a
-        generator: the permit of A, who goes on, must not be released in place of B's.
+        If a generator is suspended in its block, any thread of a pool may resume it, and the garbage collector may close it, on
+        any thread, or the event loop, in a task of its own. Suppose A and B have a permit each by one semaphore, B in a
+        generator: A goes on, and A's permit must not be released in place of B's.
         """
         frame: Any = calling_frame()
         resumable = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-        # No other frame: an `ExitStack` may outlive the frame that entered it, and another frame may have that one's `id` by now.
-        # And none is there if the interpreter itself closes one, as at exit.
+        # Only the frame of a generator counts: an `ExitStack` may outlive the frame that entered it, and another frame may have
+        # the same `id` by now. There is no frame if the interpreter itself closes a generator, as at exit.
         if frame is None or not (
             isinstance(error, GeneratorExit) or frame.f_code.co_flags & resumable
         ):

@@ -1,4 +1,4 @@
-"""The local clock: the one source of local time, which tests and the simulation replace.
+"""The local clock: the only source of local time; tests and the simulation replace it.
 
 Only differences between its readings mean anything. No decision of the protocol reads a wall clock: server time is in
 `pynamodb_mutex._lock.protocol.server_time`.
@@ -17,8 +17,8 @@ class LocalClock:
     """A clock that only runs forward, and counts suspension of the machine where the system can (CLOCK_BOOTTIME).
 
     Attributes:
-        by_hand: Whether a test moves, or has moved, the time of this process: then answers contradict each other about
-            the time, and nobody else's clock is to blame.
+        by_hand: Whether a test moves, or has moved, the time of this process: then answers contradict each other about the
+            time, and no other clock is to blame.
     """
 
     by_hand = False
@@ -26,16 +26,12 @@ class LocalClock:
     now = staticmethod(
         time.monotonic if _SUSPEND_AWARE is None else partial(time.clock_gettime, _SUSPEND_AWARE)
     )
-    """Returns seconds since an arbitrary start. Not a method of Python's: each step of an operation asks for the time."""
+    """Returns seconds since an arbitrary start. A C function, not a Python method: each step of an operation calls it."""
 
     def acquire(self, lock: threading.Lock, until: float) -> None:
         """Acquire a lock of `threading`, or give up at a local time.
 
-        It may return too early or too late: `threading` counts no suspension.
-
-        Args:
-            lock: The lock.
-            until: The local time; infinity for never.
+        It may return too early or too late: `threading` counts no suspension. ``until`` is infinity for never.
         """
         ahead = max(until - self.now(), 0.0)
         # `threading` raises for a timeout beyond TIMEOUT_MAX, some hundred years: wait for ever instead
@@ -46,7 +42,6 @@ _clock = LocalClock()
 
 
 def local_clock() -> LocalClock:
-    """Return the clock that is in use."""
     return _clock
 
 

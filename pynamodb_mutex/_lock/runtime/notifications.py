@@ -1,8 +1,8 @@
 """Notifications: emits blinker signals and log records for lock events, and calls ``on_lost`` and ``on_danger``.
 
-Operations only note what happened (`pynamodb_mutex._lock.operations.events`); the runner hands it to `deliver` after the
-step. No receiver is called inside the monitor, and what a receiver raises is logged here. Without a receiver an event
-costs two look-ups. The public names of the signals are in `pynamodb_mutex.signals`.
+Operations only note events (`pynamodb_mutex._lock.operations.events`); the runner hands them to `deliver` after the step. No
+receiver is called inside the monitor, and if a receiver raises, that is logged here. Without a receiver an event costs two
+look-ups. The public names of the signals are in `pynamodb_mutex.signals`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ logs_details = partial(_log.isEnabledFor, logging.DEBUG)
 """Returns whether log records of level debug are written."""
 
 MOST_UNDELIVERED = 1000
-"""Most events of renewals that wait for a slow receiver. Further ones are dropped."""
+"""Most events of renewals that wait for a slow receiver. Further events are dropped."""
 
 # -- signals ---------------------------------------------------------------------------------------
 
 
 class _NoSignal:
-    """What stands in for a signal if blinker is not installed: nobody can receive it."""
+    """Stands in for a signal if blinker is not installed: nobody can receive it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -101,13 +101,10 @@ RECEIVERS: Mapping[str, Mapping[Any, Any]] = {
 
 
 def _send(process: State, event: LockEvent, caught: type[BaseException] = Exception) -> None:
-    """Call each receiver of an event. What one raises is logged, and affects neither the others nor the lock.
+    """Call each receiver of an event. If one raises, log that; it affects neither the others nor the lock.
 
-    Args:
-        process: State of the process.
-        event: The event; the model of the lock's row is the sender of its signal.
-        caught: Exceptions that are logged; others are raised. On a thread of the library it should be BaseException,
-            because nobody else would see the exception there.
+    Other exceptions than ``caught`` are raised. On a thread of the library it should be BaseException, because nobody else would
+    see the exception there.
     """
     signal = SIGNALS[event.name]
     if not signal.receivers:
@@ -126,7 +123,7 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
         return
     for receiver in receivers:
         if process.inherited:
-            # the receiver before has forked, and this is the child: what the parent's locks do is not its business
+            # the last receiver has forked, and this is the child: the events belong to the parent's locks
             return
         try:
             result = receiver(sender, **fields)
@@ -147,8 +144,7 @@ def deliver(process: State, events: Sequence[Event]) -> None:
 
     Signals about one acquisition keep their order, whatever threads do (see `_Delivery`); log records may not.
     """
-    # First: the output of the log may block for a minute, or Ctrl-C come while it is written. A loss is to be reported all
-    # the same.
+    # First: the output of the log may block for a minute, or Ctrl-C may come meanwhile. A loss must be reported all the same.
     _report_at_once(process, events)
     _deliver_others(process, events)
 
@@ -156,15 +152,15 @@ def deliver(process: State, events: Sequence[Event]) -> None:
 def deliver_aside(process: State, events: Sequence[Event]) -> None:
     """Deliver the events of a step as `deliver` does, but wait neither for the log nor for a receiver.
 
-    For threads that serve renewals. Suppose the output of the log blocks, and renewals fail for a few seconds: each
-    would block the thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
+    For threads that serve renewals. Suppose the output of the log blocks, and renewals fail for a few seconds: the warning about
+    each would block its thread, until no thread is left for further renewals, and locks are lost.
     """
     _report_at_once(process, events)
     process.reporter.post(partial(_deliver_others, process, events))
 
 
 def _report_at_once(process: State, events: Sequence[Event]) -> None:
-    """Make the calls that were asked for, and start the threads on which losses are reported, and ``on_danger`` is called."""
+    """Run each `Do`, and start the threads that report losses and call ``on_lost`` and ``on_danger``."""
     for event in events:
         if isinstance(event, Do):
             event.call()
@@ -185,12 +181,12 @@ def _deliver_others(process: State, events: Sequence[Event]) -> None:
         if isinstance(event, Log):
             continue
         if event.name == "clocks_disagree":
-            # a renewal may have seen it, and this be the thread that delivers the events of all renewals
+            # a renewal may have noticed it, and this thread may deliver the events of all renewals
             _notify(process, event)
         elif event.claim is None:
             _send(process, event)
         elif event.name == "acquired" and event.claim.delivery == "reserved":
-            # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
+            # Reserved for this thread since the claim was made: no other thread delivers, say, a loss before the acquisition.
             _Delivery(process, event.claim).run()
         elif event.name not in {"acquired", "lost"}:
             _Delivery(process, event.claim).start(is_loss=False)
@@ -199,10 +195,10 @@ def _deliver_others(process: State, events: Sequence[Event]) -> None:
 class _Delivery:
     """Delivers the events of one acquisition, one after the other, in the order in which things happened.
 
-    Events are queued where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one
-    goes on until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed, and
-    the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later events of the
-    same acquisition and nothing else.
+    Events are queued where the state changes, inside the monitor. The first thread that gets here delivers them until the queue is
+    empty. If each thread delivered its own events, the thread that noted a loss could be delayed, and a win-back after the loss
+    would be reported first. If a receiver is slow, or calls the lock, it delays the later events of the same acquisition and
+    nothing else.
     """
 
     def __init__(self, process: State, claim: HeldClaim) -> None:
@@ -210,10 +206,10 @@ class _Delivery:
         self._claim = claim
 
     def start(self, *, is_loss: bool) -> None:
-        """Deliver on this thread, unless another thread is at it.
+        """Deliver on this thread, unless another thread is delivering.
 
         Args:
-            is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
+            is_loss: Whether this thread has just noted a loss: then another thread delivers, and this one goes on.
         """
         with self._process.monitor:
             if self._claim.delivery != "none" or not self._claim.events:
@@ -225,36 +221,36 @@ class _Delivery:
             self.run()
 
     def _run_aside(self) -> None:
-        """Deliver on a new thread. For a loss: whoever noted it, such as the renewal loop, must not wait for a receiver."""
+        """Deliver on a new thread, for a loss: the thread that noted it, such as the renewal loop's, must wait for no receiver."""
         self._process.threads.put("pynamodb-mutex-lost", partial(self.run, aside=True))
         self._process.threads.start()
 
     def run(self, *, aside: bool = False) -> None:
-        """Deliver the queued events until none is left. The claim's ``delivery`` is reserved or under way, by this thread or for it.
+        """Deliver the queued events until none is left; the claim's ``delivery`` must be reserved or under way for this thread.
 
         Args:
-            aside: Whether this is a thread of the library's, started for this. Only on such a thread a loss is delivered.
+            aside: Whether this thread was started for the delivery. Only such a thread delivers a loss.
         """
         process, claim = self._process, self._claim
-        # Until a receiver has forked, and this is the child: what the parent's locks do is not its business. It must not go
-        # on, since another thread of the parent may have held the notifier's lock, which nobody releases here.
+        # Stop in a child that a receiver has forked: the events belong to the parent's locks. And another thread of the parent
+        # may have held the notifier's lock, which nobody releases here.
         while not process.inherited:
             with process.monitor:
                 event = claim.events[0] if claim.events else None
                 if event is None:
-                    # Together with the check of the queue, inside the monitor: an event that is added after it finds nobody
-                    # delivering, and is delivered by the thread that adds it.
+                    # Inside the monitor, with the check of the queue: if a thread adds an event after this, it finds nobody
+                    # delivering, and delivers the event itself.
                     claim.delivery = "none"
                     return
                 if aside or event.name != "lost":
                     claim.events = claim.events[1:]
             if not aside and event.name == "lost":
-                # It stays first in the queue, and the delivery stays under way, so that nothing comes before it.
+                # The loss stays first in the queue, and the delivery stays under way, so that nothing overtakes it.
                 self._run_aside()
                 return
             try:
-                # Renewals go to the notifier: they come often, on threads that have the next ones to send. But not one
-                # that wins the lock back: its signal must come after that of the loss.
+                # Renewals go to the notifier: they come often, on threads that have the next renewals to send. If a renewal wins
+                # the lock back, it does not: its signal must come after the signal of the loss.
                 if event.name in {"renewal_failed", "danger"} or (
                     event.name == "renewed" and not event.fields["won_back"]
                 ):
@@ -262,8 +258,8 @@ class _Delivery:
                 else:
                     _send(process, event, BaseException if aside else Exception)
             except BaseException:
-                # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: the delivery is
-                # still under way, so that no other thread would ever deliver them.
+                # A receiver was interrupted, such as by Ctrl-C. Deliver the later events all the same: the delivery is still
+                # under way, so no other thread would ever deliver them.
                 self.run()
                 raise
 
@@ -293,19 +289,19 @@ def _notify(process: State, event: LockEvent) -> None:
 
 
 def _log_fields(event: LockEvent) -> dict[str, Any]:
-    """Return the fields of a log record that say which lock it is about."""
+    """Return the fields by which a log record names its lock."""
     return event.contender.log_fields if event.claim is None else event.claim.log_fields
 
 
 def _log_record(event: LockEvent | Log) -> None:
-    """Write the record of an event, or one that an operation asked for."""
+    """Write the record of an event, or the record that an operation asked for."""
     if isinstance(event, LockEvent):
         level, message, *args = _record_of(event)
         if _log.isEnabledFor(level):
             who = shown(event.contender.key), shown(event.contender.owner)
             log(level, message, *who, *args, extra=_log_fields(event))
         return
-    # `exc_info` is not True: the error was handled in the operation, and comes here as the first argument.
+    # `exc_info` is not True: the operation has handled the error, and passes it as the first argument.
     level = logging.ERROR if event.level == "exception" else logging.WARNING
     error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
     log(level, event.message, *event.args, exc_info=error, extra=event.fields)

@@ -1,8 +1,8 @@
 """The state of this process, and the monitor that guards it.
 
-The state itself is plain data (`pynamodb_mutex._lock.operations.process_state`): what is held, who waits, server time, the schedule
-of renewals. `Process` adds the monitor, in which operations run step by step, and the threads. There is one for each
-process: a forked child starts with a new one and with nothing of its parent's.
+The state itself is plain data (`pynamodb_mutex._lock.operations.process_state`): holders, waiters, server time, the schedule of
+renewals. `Process` adds the monitor, in which operations run step by step, and the threads. Each process has one: a forked child
+starts with a new one and with nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.events import Event
 
 RENEWAL_WORKERS = 32
-"""Most threads that send renewals to one endpoint. Another one starts only if a renewal is due while none is idle.
+"""Most threads that send renewals to one endpoint. Another thread starts only if a renewal is due while none is idle.
 
-At 100 ms each they send 320 renewals a second, for 3,200 locks of 30 s. Below 60 ms the processor is the limit (2 ms each), and
-more threads would send no more. With those for tasks they are fewer than `POOL_CONNECTIONS`.
+If a renewal takes 100 ms, they send 320 a second, for 3,200 locks of 30 s. Below 60 ms the processor is the limit (2 ms for each),
+and more threads would send no more. With the workers for tasks they are fewer than `POOL_CONNECTIONS`.
 """
 
 TASK_WORKERS = 48
 """Most requests of tasks under way at a time, to one endpoint. Each takes a few seconds at the very worst.
 
-At 100 ms each they send 480 requests a second.
+If a request takes 100 ms, they send 480 a second.
 """
 
 FEW_TASK_WORKERS = 8
-"""Most of them while requests take less than 30 ms. With 48 a burst of tasks would keep the loop from running."""
+"""Most such requests while a request takes less than 30 ms. With 48, a burst of tasks would keep the event loop from running."""
 
 REPORTS_EVERY = 60.0
 """Seconds between two reports that clocks of an endpoint disagree."""
@@ -56,8 +56,8 @@ REPORTS_EVERY = 60.0
 def _random_bits() -> str:
     """Return more than 80 random bits, as hexadecimal digits.
 
-    Two copies of a virtual machine may draw the same random numbers: the clock and the process id are added, in which
-    they probably differ.
+    Two copies of a virtual machine may draw the same random numbers. So this adds the clock and the process id: they probably
+    differ.
     """
     return f"{uuid.uuid4().hex[13:]}{time.monotonic_ns() & 0xFFFFFFFF:08x}{os.getpid():x}"
 
@@ -70,13 +70,13 @@ class InsideMonitor(Exception):  # noqa: N818 - not an error: the runner handles
 
 
 class Process(ProcessState):
-    """What the locks of one process share, and what executes their operations.
+    """The state that the locks of one process share, with the monitor and the threads that execute their operations.
 
     Attributes:
         monitor: Held while an operation runs from one effect to the next, and never while a request is sent, a
             wait lasts, or user code runs.
         deferred: Operations that a signal handler or a finaliser began inside the monitor. They run once it is left.
-        threads: What starts the threads.
+        threads: Starts the threads.
         renewal_workers: Threads that send renewals.
         task_workers: Threads that send the requests of tasks.
         notifier: The thread that sends the signals of renewals, one after the other.
@@ -102,22 +102,20 @@ class Process(ProcessState):
 
     @property
     def waits_for_threads(self) -> bool:
-        """Whether something waits for a thread that the system refused."""
         return self.threads.refusing
 
     def this_thread(self) -> int:
-        """Return the number of the calling thread, which no other one has as long as it runs."""
         return threading.get_ident()
 
     def store(self, model: type[Model]) -> Store:
-        """Return the store of a model; a new one if its Meta names another table, region or host by now."""
+        """Return the store of a model; a new store if its Meta names another table, region or host by now."""
         store = self.known_store(model)
         if store is None:
             # outside the monitor, because it runs user code: the defaults of extra attributes
             new = Store(model, self.server_times, read_clock)
             with self.monitor:
-                # Another thread may have made one meanwhile. Each store has queues of its own: with two, waiters of one
-                # key would stand in different queues, and poll without knowing of each other.
+                # Another thread may have made a store meanwhile. Each store has queues of its own: with two stores, waiters for
+                # one key would stand in different queues, and poll without knowing of each other.
                 store = self.known_store(model)
                 if store is None:
                     store = self.stores[model] = new
@@ -144,31 +142,32 @@ class Process(ProcessState):
             blocks: Whether the operation blocks this thread while it waits.
 
         Returns:
-            The effect, and the local time of this step: if the effect is a request, one before it is sent.
+            The effect, and the local time of this step; if the effect is a request, that is before it is sent.
 
         Raises:
             StopIteration: With the operation's result.
             InsideMonitor: If this thread is inside the monitor already.
         """
         with self.monitor:
-            # set by this thread alone, since it has the monitor: this is a handler that interrupted it
+            # only this thread can have set it, since it has the monitor: so this is a handler that interrupted a step
             if self._is_stepping:
                 raise InsideMonitor
             self._is_stepping = True
             try:
                 now = self.now = read_clock()
                 self.blocks = blocks
-                # Before the operation sees the reply, so that it decides by bounds which include it. By older ones, a
-                # process whose clock stood still would take a claim for running that this very reply shows as ended.
+                # Before the operation sees the reply, so that it decides by bounds which include it. Suppose the process's
+                # clock stood still: by older bounds the operation would take a claim for running that this very reply shows as
+                # ended.
                 if request is not None and request.store.learn(value, sent, now):
-                    # Leases end earlier than was known: what was planned for their ends is planned anew.
+                    # Leases end earlier than was known: plan their renewals anew.
                     self.schedule.refresh_all()
                 if request is not None and request.store.connection.server.contradictions:
                     self._report_contradictions(request.store)
                 return resume(value), now
             finally:
-                # Inside the monitor, so that no other step's events get among them; and also if the operation has ended
-                # or failed, for what it emitted before has happened.
+                # Inside the monitor, so that the events of no other step get among them; and even if the operation has ended or
+                # failed, because the events that it emitted before have happened.
                 if self.outbox:
                     events += self.outbox
                     self.outbox = []
@@ -198,17 +197,17 @@ def current_process() -> Process:
 def forget_everything() -> None:
     """Start anew: no connection, no knowledge of server time, nothing held.
 
-    Called in each forked child: on a shared socket parent and child would read each other's answers,
-    and what the parent held is still the parent's.
+    Python calls it in each forked child: on a shared socket parent and child would read each other's answers, and the parent
+    still holds its locks.
     """
     global _process
     left, _process = _process, Process()
-    # Lock objects of the parent still refer to the state that is left. By this flag their claims count as the parent's.
+    # Lock objects of the parent still refer to the old state. This flag makes their claims count as the parent's.
     left.inherited = True
     for leave in left.at_fork:
         leave()
-    # Another thread of the parent may have been inside the monitor at the fork. It does not exist here and would never
-    # leave: whoever asks a lock of the parent in the child would wait for ever. Or this thread forks inside a step.
+    # Another thread of the parent may have been inside the monitor at the fork. It does not exist here and would never leave:
+    # a call of one of the parent's locks would wait for ever. Or this thread forks inside a step.
     left.monitor, left._is_stepping = threading.RLock(), False
     for model in lock_models:
         forget_connection(model)

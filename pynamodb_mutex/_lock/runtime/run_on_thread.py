@@ -2,7 +2,7 @@
 
 `execute` is the loop that takes an operation from effect to effect: a step inside the monitor (`Process.step`), then,
 outside of it, the delivery of events, and the request or the wait that the step asked for. It also starts the renewal
-loop (`pynamodb_mutex._lock.operations.renew`) when there is something to renew, and runs what signal handlers could not run.
+loop (`pynamodb_mutex._lock.operations.renew`) when there is something to renew, and runs operations that signal handlers deferred.
 The runner for asyncio tasks is `run_in_task`.
 """
 
@@ -48,10 +48,10 @@ class ThreadSleeper:
     """Lets a thread sleep until a local time, or until it is woken."""
 
     def __init__(self) -> None:
-        # Always held, except between a wake-up and the end of the sleep that it ends: a sleep is an attempt to acquire
-        # it again, a wake-up releases it. That is one call, and a signal handler that raises in it leaves nothing half
-        # done. Not so `Condition.wait`: after a Ctrl-C just when it has released its lock, the `with` around it fails
-        # to release that lock, and its RuntimeError hides the KeyboardInterrupt.
+        # Always held, except between a wake-up and the end of the sleep that it ends: a sleep tries to acquire it again, a
+        # wake-up releases it. That is one call, and if a signal handler raises in it, nothing is left half done. With
+        # `Condition.wait`, suppose Ctrl-C comes just when it has released its lock: the `with` around it fails to release that
+        # lock, and its RuntimeError hides the KeyboardInterrupt.
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -83,14 +83,14 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     Args:
         process: State of this process.
         operation: The operation; not begun yet, unless there is an interruption.
-        sleeper: What lets the thread sleep; None for a new one, if it is needed.
+        sleeper: Lets the thread sleep; None for a new one, if it is needed.
         may_be_deferred: Whether the operation may run after the step that was interrupted. It must return None.
-        interruption: Exception that is thrown into the operation first, at the effect to which another runner has
-            brought it; None to begin the operation.
+        interruption: Exception to throw into the operation first, at the effect at which another runner has left it; None to
+            begin the operation.
         renews: Whether this thread serves renewals, and so waits neither for the log nor for receivers.
 
     Returns:
-        What the operation returns; None if it was deferred.
+        The operation's result; None if it was deferred.
 
     Raises:
         MutexError: If a step of this thread was interrupted, and the operation may not be deferred.
@@ -106,9 +106,9 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             # The time of the step is before the request is sent: leases are counted from it.
             effect, sent = process.step(resume, value, request, sent, events)
             if process.schedule.needs_loop:
-                # Not only when the operation has ended: a lock is held before that, and must be renewed. A receiver may
-                # be slow; a waiter for any of several keys that has acquired one waits until it knows whether another
-                # one is handed over to it.
+                # Not only when the operation has ended: a lock is held before that, and must be renewed. A receiver may be
+                # slow. Or a waiter for any of several keys has acquired one, and waits until it knows whether another key is
+                # handed over to it.
                 start_renewals(process)
             if process.deferred:
                 if isinstance(sleeper, _RenewalSleeper):
@@ -118,7 +118,7 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
                     run_deferred(process)
             if events:
                 taken, events = events, []
-                # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
+                # If a receiver is interrupted, the exception is thrown into the operation below, before its effect is executed.
                 delivers(process, taken)
             resume, value, request = operation.send, None, None
             if isinstance(effect, Send):
@@ -138,7 +138,7 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             result: R = done.value
             return result
         except InsideMonitor:
-            # only at the first step: a handler is inside the interrupted step from its beginning to its end
+            # only at the first step: a handler runs from beginning to end inside the interrupted step
             if may_be_deferred:
                 process.deferred.append(operation)
                 nothing: Any = None
@@ -146,18 +146,18 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             operation.close()
             raise MutexError(INTERRUPTED) from None
         except BaseException as error:
-            # raised by the operation, which has ended; or, below, by what interrupted an effect
+            # the operation raised it, and has ended; or, below, it interrupted an effect
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 _after(process, events, delivers)
                 if isinstance(error, PynamoDBException):
-                    # the user's call and DynamoDB's cause are of interest, not the frames in between
+                    # the user needs their own call and DynamoDB's cause, not the frames in between
                     raise error.with_traceback(None) from error.__cause__
                 raise
             resume, value, request = operation.throw, error, None
 
 
 def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
-    """Let this thread wait as an operation asks for. It may end early: operations check what they waited for."""
+    """Let this thread wait as an operation asks. The wait may end early: operations check their condition again."""
     wakeup = effect.wakeup
     if wakeup is None:
         sleeper.sleep(effect.until)
@@ -167,14 +167,14 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
     # reads `rung` second. So a ring at any moment is noticed here, or finds the sleeper and wakes it.
     if not wakeup.rung:
         sleeper.sleep(effect.until)
-    # A ring that comes now and is cleared here is not lost: whoever rings does so in a step, and the next step of this
-    # operation, which comes after that one, sees what it rang for.
+    # If a ring comes now and is cleared here, it is not lost: it was rung in a step, and this operation's next step comes after
+    # that step and sees its result.
     wakeup.sleeper = None
     wakeup.rung = False
 
 
 def _after(process: Process, events: list[Event], delivers: Callable[..., None]) -> None:
-    """Do what is left to do when an operation has ended: what its last step has scheduled, emitted or deferred."""
+    """After an operation has ended, start, deliver and run what its last step has scheduled, emitted or deferred."""
     if process.schedule.needs_loop:
         start_renewals(process)
     if events:
@@ -188,8 +188,8 @@ def _after(process: Process, events: list[Event], delivers: Callable[..., None])
 def run_deferred(process: Process) -> None:
     """Run the releases that signal handlers and finalisers began inside the monitor.
 
-    Called as soon as the monitor is left, and not when the interrupted operation has ended: that one may wait for
-    hours, perhaps for a holder that waits for the very lock that is to be released.
+    The runner calls it as soon as it has left the monitor, not when the interrupted operation has ended: that operation may wait
+    for hours, perhaps for a holder that waits for the very lock to be released.
     """
     while process.deferred:
         try:
@@ -202,7 +202,7 @@ def run_deferred(process: Process) -> None:
 def _run_logged(
     process: Process, operation: Operation[None], what: str, *, renews: bool = False
 ) -> None:
-    """Run an operation whose failure nobody sees; it is logged with a message."""
+    """Run an operation whose failure no caller sees; log the failure with a message."""
     try:
         execute(process, operation, renews=renews)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
@@ -219,7 +219,7 @@ def start_renewals(process: Process) -> None:
         if not process.schedule.needs_loop:
             return
         loop = renewal_loop(process)
-        # In this order: Ctrl-C in between leaves a thread too many, which ends at once, and the next step starts
+        # In this order: if Ctrl-C comes in between, there is one thread too many, which ends at once, and the next step starts
         # another. In the other order the process would count on a loop that never comes, and renew nothing any more.
         process.threads.put("pynamodb-mutex-renewer", partial(_run_renewals, process, loop))
         process.schedule.loop = loop
@@ -251,10 +251,10 @@ class _RenewalSleeper(ThreadSleeper):
         if threads.refusing:
             threads.start()
             if self._process.renewal_workers.help_out():
-                # Suppose one endpoint hangs, and 30 renewals wait there. The loop does not sleep, but it handles what has
-                # become due, before the next one is sent: or a lock at another endpoint would be lost behind all of them.
+                # Suppose one endpoint hangs, and 30 renewals wait there. The loop does not sleep, but before it sends the next
+                # one it handles the locks that have become due: otherwise a lock at another endpoint would be lost behind them.
                 return
         if threads.refusing:
-            # A renewal sent here may have taken long: the time to sleep until may have come already.
+            # A renewal that this thread sent may have taken long: ``until`` may have passed already.
             until = min(until, local_clock().now() + RETRY)
         super().sleep(until)

@@ -1,10 +1,10 @@
-"""The one place that starts the library's threads, and copes with a system that refuses them.
+"""Starts all of the library's threads, and copes with a system that refuses them.
 
-A system may refuse threads for a while: at a container's limit, or without memory for a stack. Nothing
-is lost by that. What was to run waits, and each thread that gets here later tries again: one of the
-library's own that lives already, or a user's that calls a lock. `Threads` starts a thread for one function, `Workers`
-are a few threads that make calls from a queue, `WorkersByEndpoint` a few for each endpoint. What runs on them is in the
-other modules of this folder; they write to the log by `log`, so that no thread ends for that.
+A system may refuse threads for a while: at a container's limit, or without memory for a stack. Nothing is lost by that. The
+functions wait, and each thread that gets here later tries again: one of the library's own, or a user's that calls a lock.
+`Threads` starts a thread for one function, `Workers` are a few threads that make calls from a queue, `WorkersByEndpoint` a few
+for each endpoint. The other modules of this folder have the functions that run on them; they write to the log by `log`, so that
+no thread ends for that.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ LINGER = 5.0
 """Seconds without work after which a worker ends. It may be needed again soon."""
 
 QUICK = 0.03
-"""A call that takes fewer seconds is quick. While some are, `Workers` that begin with few become no more."""
+"""A call that takes fewer seconds is quick. As long as there are quick calls, `Workers` that begin with few stay few."""
 
 LOOK = 0.1
-"""Seconds without a quick call, while calls wait, after which workers are doubled."""
+"""Seconds after which workers are doubled, if calls wait and none was quick."""
 
 REFUSALS = (RuntimeError, MemoryError)
 """Exceptions that ``Thread.start`` raises when the system refuses a thread."""
 
 
 def log(level: int, message: str, *args: object, **options: Any) -> None:
-    """Write a log record, as `logging.Logger.log` does; an error in the application's code for the log is printed.
+    """Write a log record, as `logging.Logger.log` does; print an error of the application's filters and handlers.
 
-    A filter that asks a web framework for the present request raises on a thread that serves none. It would end the
-    renewal loop, and with it the renewal of all locks, before `on_lost` is called; or a worker, which would be counted on
-    for ever. Nor can it be logged: it is printed, as `logging` does with the errors of its handlers.
+    Suppose a filter asks a web framework for the present request: it raises on a thread that serves no request. The error would
+    end the renewal loop, and with it the renewal of all locks, before `on_lost` is called; or it would end a worker, on which
+    `post` would rely for ever. It cannot be logged, so it is printed, as `logging` does with the errors of its handlers.
     """
     try:
         _log.log(level, message, *args, **options, stacklevel=2)
     except Exception:  # noqa: BLE001 - code of the application's
-        # Nor need there be anything to print on, as once the terminal has gone: that raises, too.
+        # If the terminal has gone, printing raises, too.
         with suppress(Exception):
             traceback.print_exc()
 
@@ -57,9 +57,9 @@ class Threads:
     """Starts the threads of one process.
 
     Attributes:
-        refusing: Whether the system refused a thread when it was last asked for one: then some function waits for it.
-        waiting: Functions that wait for a thread, each as the thread's name and a list with the function: see `_run`.
-            Without a refusal one is left here if Ctrl-C came between `put` and `start`.
+        refusing: Whether the system refused the last thread that we asked for: then some function waits for it.
+        waiting: Functions that wait for a thread, each as the thread's name and a list with the function: see `_run`. Even
+            without a refusal one is left here if Ctrl-C came between `put` and `start`.
     """
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class Threads:
     def start(self) -> None:
         """Start a thread for each function that waits, unless the system refuses.
 
-        It raises nothing because of a refusal, and waits for nothing: it may be called from a property.
+        If the system refuses, it does not raise, and it waits for nothing: a property may call it.
         """
-        # The lock is not waited for: whoever has it starts threads for everything that waits. Suppose thread A finds
-        # nothing more to start; B adds a function, and does not get the lock; A releases it. So A checks again after
-        # that.
+        # It does not wait for the lock: the thread that has the lock starts threads for all functions that wait. Suppose thread
+        # A finds nothing more to start; B adds a function, and does not get the lock; A releases it. So A checks again after
+        # the release.
         while self.waiting and self._starting.acquire(blocking=False):
             was_refusing = self.refusing
             try:
@@ -88,8 +88,8 @@ class Threads:
             if refusal is not None:
                 # "... at interpreter shutdown": no thread will ever come, and nobody needs to know
                 if not was_refusing and "shutdown" not in str(refusal[1]):
-                    # After the lock was released. The output of the log may block for a minute, and other threads start
-                    # none as long as this one has the lock.
+                    # After the release of the lock: the output of the log may block for a minute, and as long as this thread
+                    # has the lock, no other can start any.
                     text = "the system refuses the thread %s, to be tried again: %r"
                     log(logging.WARNING, text, *refusal)
                 return
@@ -104,8 +104,8 @@ class Threads:
         except REFUSALS as error:
             self.refusing = True
             return name, error
-        # Only now: Ctrl-C may come before the thread has started, and then the function must still wait for one. If it
-        # comes after that, a second thread is started, which finds the list empty. So the function runs exactly once.
+        # Only now: if Ctrl-C comes before the thread has started, the function must still wait for one. If it comes after that,
+        # a second thread is started, which finds the list empty. So the function runs exactly once.
         self.waiting.popleft()
         self.refusing = False
         return None
@@ -116,7 +116,7 @@ def _run(job: list[Callable[[], object]]) -> None:
     try:
         run = job.pop()
     except IndexError:
-        # whoever started the first thread for it was interrupted before it could note that
+        # `_start_first` was interrupted after it had started a thread for the function, and started another one later
         return
     run()
 
@@ -125,7 +125,7 @@ class Workers:
     """A few threads that make posted calls, first come first served. They start when needed and end when idle.
 
     Args:
-        threads: What starts them.
+        threads: Starts them.
         name: Name of each of the threads.
         most: Most threads at a time.
         few: Most threads until calls are slow; None for ``most``.
@@ -138,11 +138,11 @@ class Workers:
         self._few = most if few is None else few
         self._posted = threading.Condition()
         self._outbox: deque[Callable[[], object]] = deque()
-        # threads that were asked for and have not ended; those of them that run; those of them that wait for a call
+        # threads that were asked for and have not ended; how many of them run; how many of them wait for a call
         self._asked_for = 0
         self._running = 0
         self._idle = 0
-        # whether `_watch` runs, or is to; whether a quick call has ended since it last looked
+        # whether `_watch` runs, or is to; whether a quick call has ended since its last check
         self._is_watched = False
         self._was_quick = False
 
@@ -152,7 +152,7 @@ class Workers:
             if len(self._outbox) >= most:
                 return False
             self._outbox.append(call)
-            # Not "if any is idle": one that was notified for an earlier call counts as idle until it runs.
+            # Not "if any is idle": a worker that was notified for an earlier call counts as idle until it runs.
             if self._idle >= len(self._outbox):
                 self._posted.notify()
             elif self._asked_for < self._few:
@@ -165,7 +165,7 @@ class Workers:
 
     def _add(self) -> None:
         """Ask for one worker more."""
-        # Counted after it is queued: Ctrl-C in between gives one thread too many, not one that never comes.
+        # Counted after it is queued: if Ctrl-C comes in between, there is one thread too many, not one that never comes.
         self._threads.put(self._name, self._work)
         self._asked_for += 1
 
@@ -173,11 +173,11 @@ class Workers:
         """Double the workers, up to ``most``, while calls wait and none is quick; end when no call waits.
 
         Suppose the answers come at once. Then the processor is the limit: more threads make hardly more calls, and take the
-        interpreter from the event loop for a second at a time. A slow call does not mean that answers are slow, for on a
-        busy processor most calls take long; a quick one means that they are not.
+        interpreter from the event loop for a second at a time. On a busy processor most calls take long, so a slow call does
+        not mean that answers are slow; a quick call means that they are not.
 
-        Suppose all workers wait for an endpoint that hangs. None of them can add another, nor can the next `post`, if a
-        burst of tasks was the last: so this thread does.
+        Suppose all workers wait for an endpoint that hangs, and no `post` follows a burst of tasks. No worker can add another:
+        so this thread does.
         """
         while self._is_watched:
             self._was_quick = False
@@ -211,21 +211,21 @@ class Workers:
             self._running += 1
         while (call := self._next()) is not None:
             began = read_clock()
-            # A worker that a receiver of `released` ends by `sys.exit()`, or by a CancelledError, would be counted on for
-            # ever: after as many of them as there may be, no call would be made any more.
+            # Suppose a receiver of `released` ends a worker by `sys.exit()`, or by a CancelledError. `post` would rely on that
+            # worker for ever: after ``most`` of them, no call would be made any more.
             self._make(call, BaseException)
             if read_clock() - began < QUICK:
                 self._was_quick = True
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the next call for a worker; None if it is to end: then it is not counted any more."""
+        """Return the next call for a worker; None if it is to end, after uncounting it."""
         with self._posted:
             self._idle += 1
             if not self._outbox:
                 self._posted.wait(LINGER)
             self._idle -= 1
-            # Also if the wait has timed out: a call may have been posted, and this worker notified, just then. It ends
-            # and is uncounted under the same lock, so that `post` never relies on a worker that is about to end.
+            # Even if the wait has timed out: `post` may have notified this worker just then. The worker is uncounted under the
+            # same lock, so that `post` never relies on a worker that is about to end.
             if self._outbox:
                 return self._outbox.popleft()
             self._running -= 1
@@ -233,7 +233,7 @@ class Workers:
             return None
 
     def _make(self, call: Callable[[], object], caught: type[BaseException] = Exception) -> None:
-        """Make a call; what it raises of a type is logged, and does not end the worker."""
+        """Make a call; if it raises an exception of the type ``caught``, log it."""
         try:
             call()
         except caught:
@@ -243,11 +243,11 @@ class Workers:
 class WorkersByEndpoint:
     """Workers for the requests of each endpoint.
 
-    Suppose an endpoint hangs, and every worker waits for it, for 3 s at a time. With workers for all, the leases of 100
-    locks there would queue 100 renewals, and a lock at another endpoint, in another region, would be lost behind them.
+    Suppose an endpoint hangs, and every worker waits for it, for 3 s at a time. If all endpoints shared the workers, 100 locks
+    there would queue 100 renewals, and a lock at another endpoint, in another region, would be lost behind them.
 
     Args:
-        threads: What starts them.
+        threads: Starts them.
         name: Name of each of the threads.
         most: Most threads at a time for one endpoint.
         few: As for `Workers`.
@@ -258,7 +258,7 @@ class WorkersByEndpoint:
         self._by_endpoint: dict[str, Workers] = {}
 
     def at(self, place: str) -> Workers:
-        """Return the workers for the requests of a `Connection.place`; those for all other calls, given ""."""
+        """Return the workers for the requests of a `Connection.place`; "" stands for all other calls."""
         # `setdefault`: two threads that ask at once get the same workers
         return self._by_endpoint.get(place) or self._by_endpoint.setdefault(place, self._make())
 

@@ -1,1 +1,1 @@
-"""The order of arrival: the waiting line in a row, how a fair waiter acquires, and hints that call it."""
+"""The order of arrival: the waiting line in a row, the acquisition of a fair waiter, and hints that call it."""

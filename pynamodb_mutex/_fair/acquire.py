@@ -1,9 +1,9 @@
-"""Acquire one lock in the order of arrival, by waiting in a line that is kept in its row.
+"""Acquire one lock in the order of arrival, by waiting in a line in its row.
 
-When to join, to poll, to take the lock and to pass dead waiters is decided in `pynamodb_mutex._fair.waiting_line`;
-this module sends the requests. Each fair waiter stands in the line of the row, even if others of its process do:
-there is no hand-over within the process. Nothing here is needed for safety, because each acquiring write keeps the
-conditions that it has in `acquire`. What goes wrong in the line costs the order, or time.
+`pynamodb_mutex._fair.waiting_line` decides when to join, to poll, to take the lock and to pass dead waiters; this module sends
+the requests. Each fair waiter stands in the line of the row, even if others of its process do: there is no hand-over within the
+process. Safety needs nothing here, because each acquiring write keeps the conditions that it has in `acquire`. A fault in the
+line costs the order, or time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,9 @@ if TYPE_CHECKING:
 
 
 class FairAcquisition(Acquisition):
-    """An attempt to acquire one lock, in the order of arrival, until a deadline."""
+    """The acquisition of one lock in the order of arrival."""
 
     def __init__(self, contender: Contender, timeout: float) -> None:
-        """Make an attempt.
-
-        Args:
-            contender: The contender that asks for the lock.
-            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-        """
         super().__init__(contender, timeout)
         self._line = WaitingLine(contender.options.poll)
         self._take = Take()
@@ -56,7 +50,7 @@ class FairAcquisition(Acquisition):
 
     @property
     def position(self) -> int | None:
-        """Number of waiters ahead of this one in the line, as far as is known; None if it does not stand there."""
+        """Number of waiters ahead of this one in the last row that was seen; None if it does not stand in the line."""
         return self._line.place
 
     def _in_line(self) -> Operation[HeldClaim | None]:
@@ -69,8 +63,8 @@ class FairAcquisition(Acquisition):
             self.contender.key_queue.unwatch(wakeup)
             if self._called is not None:
                 self._called.end()
-            # Also after an interruption: otherwise the waiters behind the entry would wait for it, until it counts as
-            # dead. After the lock was acquired, this sends nothing.
+            # Even after an interruption: otherwise the waiters behind the entry would wait until it counts as dead. If the lock
+            # was acquired, this sends nothing.
             yield from undone([self._leave])
         return claim
 
@@ -84,7 +78,7 @@ class FairAcquisition(Acquisition):
         is_woken = False
         while True:
             before = self.observed.claim
-            # Suppose a holder of this process has released the lock: no read is needed to know that it is free.
+            # Suppose a holder of this process has released the lock: it is free, and this waiter needs no read.
             take = line.as_first() if is_woken else self._next_take()
             if take is not None:
                 self._take = take
@@ -98,8 +92,7 @@ class FairAcquisition(Acquisition):
             if not self._contended:
                 self._emit_contended()
             is_woken = False
-            # A refusal shows the row. If it shows anything new, this waiter may be the one to take the lock, also at
-            # the deadline.
+            # A refusal shows the row. If that shows anything new, this waiter may take the lock now, even at the deadline.
             is_new = self.observed.claim != before
             if process.now >= self._deadline and not (is_new and self._next_take()):
                 return None
@@ -110,7 +103,7 @@ class FairAcquisition(Acquisition):
                 is_woken = yield from self._wait_and_poll(wakeup)
 
     def _next_take(self) -> Take | None:
-        """Return how to take the lock now; None if that would be refused, or another comes first."""
+        """Return how to take the lock now; None if DynamoDB would refuse that, or another waiter comes first."""
         bounds, now = self.contender.store.bounds, self.process.now
         if self.observed.claim is None:
             return Take()  # nothing is known of the row yet: take it if nobody holds it or waits
@@ -139,22 +132,22 @@ class FairAcquisition(Acquisition):
             if line.place == 0 and process.now < until:
                 return True
         if self._next_take() is None:
-            # After a read that showed less than was known before, the next one is consistent.
+            # If the last read showed an older row than was known before, this read is consistent.
             is_current = line.doubts
             answer = yield from self._read(consistent=is_current)
             answer.claim.check()
             if line.see(answer.claim, answer.received, is_current=is_current):
                 self.see(answer.claim, answer.received)
         if line.place == 0 and self._next_take() is not None:
-            # A release that was not announced: by a process without hints, or the hint got lost. Until one arrives again, polls
-            # alone show the next ones.
+            # Nobody announced this release: the process has no hints, or the hint got lost. Until a hint arrives again, only
+            # polls show the next releases.
             self._calls.was_called = False
         return False
 
     def _begin_to_see(self) -> Operation[None]:
         """Learn server time if it is not known well enough, and make the entry for the line.
 
-        Without server time a claim would have no end by which others can judge it: see `Acquisition.poll`.
+        Without server time others could not judge the claim by its end: see `Acquisition.poll`.
         """
         self.check_process()
         contender = self.contender
@@ -164,8 +157,8 @@ class FairAcquisition(Acquisition):
             # Consistent: a stale read could show a lock that was released already, and the caller would wait for a free
             # key.
             self._see_answer((yield from self._read(consistent=True)))
-        # Made only now, because it shows people the server time. It stays the same until the call ends: a join is
-        # refused while its entry is in the row, so a join that is sent again, or applied late, never makes two.
+        # Made only now, because it shows people the server time. It stays the same until the call ends: DynamoDB refuses a join
+        # while its entry is in the row, so a retry or a late copy never makes a second entry.
         self._line.entry = self._new_entry()
 
     def _new_entry(self, address: bytes | None = None) -> str:
@@ -174,7 +167,7 @@ class FairAcquisition(Acquisition):
         return new_entry(began, process.random_bits(), contender.owner, address)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
-        """Return the acquiring write, with the conditions of `Acquisition` and those of the take."""
+        """Return the acquiring write, with the conditions of `Acquisition` and of the take."""
         take, seen = self._take, self.observed.claim
         values |= {"entry": self._line.entry, "past": self.contender.store.now_low(now, take.past)}
         if seen is not None:
@@ -189,7 +182,7 @@ class FairAcquisition(Acquisition):
     # -- joining and leaving ------------------------------------------------------------------------
 
     def _listen(self, wakeup: Wakeup) -> Operation[None]:
-        """Let this waiter be called, if it wants that: its entry, which has not been in the row yet, says where."""
+        """If this waiter wants hints, open a socket, and put its address into the entry, before the join."""
         hints, store = self.contender.options.fair, self.contender.store
         if not isinstance(hints, Hints) or self._has_listened:
             return
@@ -197,7 +190,7 @@ class FairAcquisition(Acquisition):
 
         self._has_listened = True
         listener = self.process.of(Listener)
-        # outside, for it may have to resolve the endpoint's name
+        # outside, because it may have to resolve the endpoint's name
         address = yield Outside(partial(listener.address, store.connection, hints))
         if address is not None:
             entry = self._line.entry = self._new_entry(address)
@@ -206,14 +199,13 @@ class FairAcquisition(Acquisition):
     def _join(self) -> Operation[None]:
         """Join the end of the line; the answer shows this waiter's place, or that it does not stand there.
 
-        The join is refused if the lock has changed hands since it was seen, or the line is full, or the entry is in the
-        line already, because an earlier attempt was applied.
+        DynamoDB refuses the join if the lock has changed hands too often since it was seen, or the line is full, or the entry
+        is in the line already, because an earlier attempt was applied.
         """
         contender, line, seen = self.contender, self._line, self.observed.claim or Claim()
         entry, store = line.entry, contender.store
-        # Suppose waiters of a process near to DynamoDB pass the lock on more often than a request of ours gets there:
-        # seen to be the same, we would never join. So each refusal allows for more changes of hands, up to those of
-        # some seconds.
+        # Suppose waiters of a process near to DynamoDB pass the lock on faster than a request of ours gets there: if the join
+        # allowed no change of hands, we would never join. So it allows for more after each refusal, up to those of some seconds.
         changes = 2 ** min(self._outpaced, 10) - 1
 
         def accept(answer: Answer) -> Failure | None:
@@ -236,7 +228,7 @@ class FairAcquisition(Acquisition):
     def _leave(self) -> Operation[None]:
         """Leave the line if this waiter may stand in it, until the answer to a write shows that it does not.
 
-        A read is no proof of that: it may show the row as it was before the join.
+        A read does not prove that: it may show the row as it was before the join.
         """
         contender, line, process = self.contender, self._line, self.process
         until = process.now + RELEASE_PATIENCE
@@ -254,8 +246,8 @@ class FairAcquisition(Acquisition):
 
                         call(process, rest, is_free=process.now >= self.free_at)
                     line.leave()
-                    # Suppose many leave at once: each strikes out its entry, for it knows the others as waiting. So the answer
-                    # alone shows who was the last.
+                    # Suppose many leave at once: each strikes out its entry, because it has seen the others in line. So only the
+                    # answer shows which of them was the last.
                     if rest and not in_line(rest):
                         ask = partial(clear, contender.store, contender.options.row, rest)
                         yield from retrying(process, ask, until, about=contender)

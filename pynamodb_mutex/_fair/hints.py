@@ -1,10 +1,10 @@
 """Hints: waiters with ``fair=Hints(...)`` are called when they may take the lock, instead of finding out by a poll.
 
-Whoever releases a lock sees in the answer who stands first in line, and at which address, and sends one datagram with the
-id of that entry. The waiter takes the lock by the same write as always, under the same conditions. So a hint decides nothing,
-and one that is lost, late, doubled or forged costs a poll, or a write that is refused.
+A holder that releases sees in the answer which entry stands first in line, and its address, and sends one datagram with the id
+of that entry. The waiter takes the lock by the same write as always, under the same conditions. So a hint decides nothing: if it
+is lost, late, doubled or forged, it costs a poll, or a refused write.
 
-Where a process listens, and what sends the datagrams, is in `listener`; the entries are in `waiting_line`.
+`listener` has the sockets and sends the datagrams; `waiting_line` has the entries.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.operations.process_state import ProcessState
 
 NEXT = "+"
-"""What follows the id in a hint to a waiter that is next, but not called yet."""
+"""Follows the id in a hint to a waiter that is next, but not called yet."""
 
 SHORTEST = 0.2
-"""Seconds from one take by a hint to the next, at least: whoever can read the row can send as many hints as it likes."""
+"""Fewest seconds from one take by a hint to the next: anybody who can read the row can send any number of hints."""
 
 
 class Hints:
@@ -76,12 +76,12 @@ def checked_fair(fair: object, environment: str) -> bool | Hints:
     """Return the option ``fair``; True stands for hints if the environment asks for them.
 
     Args:
-        fair: What the caller has given.
+        fair: The caller's value.
         environment: The value of PYNAMODB_MUTEX_HINTS; empty if there is none.
 
     Raises:
-        TypeError: If it is of another type.
-        ValueError: If the environment does not say that clearly.
+        TypeError: If ``fair`` has another type.
+        ValueError: If the environment has another value than the documented ones.
     """
     if isinstance(fair, Hints):
         return fair
@@ -96,8 +96,8 @@ class Calls:
     """The waiters of one process that can be called.
 
     Attributes:
-        waiters: They, by the ids of their entries.
-        was_called: Whether one was called, and no release was found since then that was not announced.
+        waiters: The waiters, by the ids of their entries.
+        was_called: Whether a hint has arrived, and no poll has found an unannounced release since.
     """
 
     def __init__(self, _: ProcessState) -> None:
@@ -129,13 +129,13 @@ class Called:
 
     def note(self, hint: str) -> None:
         """Note a hint that has arrived, and wake the waiter."""
-        # a call is not undone by the "next" of a release before it, which has overtaken it
+        # a late "next" of an earlier release does not undo a call
         self.hint = hint if not self.hint else min(hint, self.hint)
         self._calls.was_called = True
         self._wakeup.ring()
 
     def follow(self) -> str | None:
-        """Return how the last hint is to be followed: "take", "poll" or, if there is none, None."""
+        """Return how to follow the last hint: "take", "poll" or, if there is none, None."""
         hint, self.hint = self.hint, ""
         if not hint:
             return None

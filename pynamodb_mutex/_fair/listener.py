@@ -1,7 +1,7 @@
-"""The listener: the UDP sockets at which waiters of this process are called, and what sends the datagrams to others.
+"""The listener: the UDP sockets at which other processes call waiters of this process; sends the datagrams to others.
 
-A socket is opened by the first wait that is to be called, and closed when there has been none for a while. A socket that the
-system refuses costs the hints, and a log record: waiters then poll. What a hint means is in `hints`.
+The first wait with hints opens a socket, and it is closed once there has been no such wait for a while. If the system refuses a
+socket, there are no hints but a log record: waiters then poll. `hints` has the meaning of a hint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Place = tuple[str | None, int]
 
 LINGER = 5.0
-"""Seconds without a waiter after which a socket is closed. The next one often comes before that."""
+"""Seconds without a waiter after which a socket is closed. The next waiter often comes before that."""
 
 LONGEST_DATAGRAM = 64
 """Bytes of a datagram that are read. An id with its mark has 17."""
@@ -43,7 +43,7 @@ class Listener:
         self._process = process
         self._calls = process.of(Calls)
         process.at_fork.append(self.close)
-        # by what the caller has asked for: the socket, and the packed address and port at which others reach it
+        # by the address and port that the caller asked for: the socket, and the packed address at which others reach it
         self._open: dict[Place, tuple[socket.socket, bytes]] = {}
         self._was_refused = False
 
@@ -87,7 +87,7 @@ class Listener:
         with opened:
             while not self._process.inherited:
                 text = b""
-                # a datagram that is too long, as on some systems, is no reason to stop
+                # some systems raise for a datagram that is too long: no reason to stop
                 with suppress(OSError):
                     text, _ = opened.recvfrom(LONGEST_DATAGRAM)
                 with self._process.monitor:
@@ -95,7 +95,7 @@ class Listener:
                     now = self._process.read_clock()
                     if self._calls.waiters:
                         used = now
-                    # by the clock: whoever sends a byte now and then would put off the end of the wait above for ever
+                    # by the clock: a sender of a byte now and then would put off the end of the wait above for ever
                     elif now >= used + LINGER:
                         # inside the monitor: a wait that asks for the address after that opens another socket
                         del self._open[hints.place]
@@ -121,15 +121,12 @@ def call_first(process: ProcessState, claim: Claim) -> None:
 
 
 def call(process: ProcessState, waiting: Sequence[str], *, is_free: bool = True) -> None:
-    """Call the first in line, and let the one behind know that it is next.
+    """Call the first in line, and let the second know that it is next; if the lock is not free, only let the first know that.
 
-    Args:
-        process: State of the process.
-        waiting: The entries in the list, first come first.
-        is_free: Whether the lock is free. If not, the first is next.
+    ``waiting`` has the entries in the list, first come first.
     """
-    # Without the second hint, a waiter that polls rarely does not know that it stands first now: a call that gets lost would
-    # cost it all the time until its next poll.
+    # Without the second hint, a waiter that polls rarely does not know that it stands first now: if its call gets lost, it would
+    # wait until its next poll.
     marks = ("", NEXT) if is_free else (NEXT,)
     for entry, mark in zip(in_line(waiting), marks, strict=False):
         address = address_of(entry)
@@ -138,11 +135,7 @@ def call(process: ProcessState, waiting: Sequence[str], *, is_free: bool = True)
 
 
 def local_address(endpoint: str) -> str:
-    """Return the local address of connections to an endpoint.
-
-    Raises:
-        OSError: If there is none.
-    """
+    """Return the local address of connections to an endpoint; raise OSError if there is none."""
     url = urlsplit(endpoint)
     port = url.port or {"http": 80}.get(url.scheme, 443)
     family, _, _, _, address = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_DGRAM)[0]

@@ -1,4 +1,4 @@
-"""The requests of the waiting line: join and leave it, and what it adds to the write that takes the lock."""
+"""The requests of the waiting line: join it, leave it, and its addition to the write that takes the lock."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol.claim import Claim
 
 FEW = 4
-"""Most waiters in line among whom one that leaves removes its entry: an older version counts one that is struck out as
-dead, and would wait for it."""
+"""Most waiters in line at which a waiter that leaves removes its entry: an older version of the library takes a struck-out entry
+for a dead waiter, and would wait for it."""
 
 
 def _stands(layout: Layout, index: int) -> Condition:
@@ -36,15 +36,15 @@ def _stands(layout: Layout, index: int) -> Condition:
 
 
 def _as_seen(layout: Layout) -> Condition:
-    """Return the condition that the list is the one that we saw."""
+    """Return the condition that the list has not changed since we saw it."""
     as_seen: Condition = Path(layout.waiting) == slot("L", "line")
     return as_seen
 
 
 class Passing(NamedTuple):
-    """What a take adds to the acquiring write: conditions about the line, and the actions that remove entries from it.
+    """The addition of a take to the acquiring write: conditions about the line, and actions that remove entries from it.
 
-    How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
+    The seconds for which the lock must have been free are a slot; the text depends only on whether there are any.
     """
 
     at: int | None
@@ -60,8 +60,8 @@ class Passing(NamedTuple):
     def free(self, layout: Layout) -> Condition:
         """Return the condition that the lock is free; for dead waiters, that it was free since before a given time.
 
-        ``free_since`` counts only where there is no claim: under one it says when the claim before it ended. Or when a
-        first in line left since then: `WaitingLine.passes_at` sees to that, as it would make this condition longer.
+        ``free_since`` counts only if there is no claim: under a claim it dates the end of the claim before, or a first in line
+        that has left since. `WaitingLine.passes_at` considers that: here it would make the condition longer.
         """
         if not self.is_long:
             return layout.not_held()
@@ -81,7 +81,7 @@ class Passing(NamedTuple):
         stands = _stands(layout, at)
         if self.unchanged:
             stands &= layout.token == slot("S", "seen")
-        # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
+        # Indexes in one update refer to the list before it: removing 0 and 1 removes the first two.
         removed = range(at + 1) if self.ahead else [at]
         actions += [Path(layout.waiting)[each].remove() for each in removed]
         return stands
@@ -94,13 +94,13 @@ class LineTemplates(Templates):
     def join(self, is_full: bool) -> Template:
         """Join the line at its end, once, and only while the fencing token is within bounds.
 
-        So a copy that arrives late, when its waiter may be gone, is refused if the lock has changed hands since.
+        So if a copy arrives late, when its waiter may be gone, DynamoDB refuses it once the lock has changed hands.
         """
         layout = self._layout
         condition = layout.version.between(slot("N", "version"), slot("N", "highest"))
         longer: Any = slot("L", "entries")
         if is_full:
-            # struck out entries leave no room: a list without them takes the place of the one that we saw
+            # struck-out entries fill the list: a list without them takes the place of the list that we saw
             condition &= _as_seen(layout)
         else:
             stands = Path(layout.waiting).contains(slot("S", "entry"))
@@ -112,24 +112,24 @@ class LineTemplates(Templates):
 
     @by_kind
     def leave(self, kind: tuple[int, bool, bool]) -> Template:
-        """Leave the line, from where our entry was seen last. Refused if another entry stands there.
+        """Leave the line, from the index at which our entry was seen last. DynamoDB refuses it if another entry stands there.
 
-        An entry that is removed moves all behind it: when many leave at once, each would be refused until those before it have
-        left. So among many it is struck out.
+        Removing an entry moves all behind it: if many waiters leave at once, each would be refused until all before it have left.
+        So among many, the entry is struck out.
         """
         layout, (index, is_first, removes) = self._layout, kind
         entry = Path(layout.waiting)[index]
         actions: list[Action] = [entry.remove() if removes else entry.set(Value({"S": STRUCK_OUT}))]
         if is_first:
-            # If the lock is free, it counts as free only from now on, so that the others have their full time
-            # with whoever stands first next. Otherwise, when one first waiter after the other hangs and gives up,
-            # the next one would be passed before it had time for a request that hangs.
+            # If the lock is free, it counts as free only from now on, so that the next first in line has its full time. Suppose
+            # one first waiter after the other hangs and gives up: otherwise the others would pass the next one before it had
+            # time for a request that hangs.
             actions.append(layout.free_since.set(slot("N", "free_since")))
         return self._template(actions, _stands(layout, index), return_values="ALL_NEW")
 
     @Lazy
     def clear(self) -> Template:
-        """Remove the whole list, as long as it is the one that we saw."""
+        """Remove the whole list, if it has not changed since we saw it."""
         return self._template([self._layout.waiting.remove()], _as_seen(self._layout))
 
 
@@ -139,7 +139,7 @@ def entries(waiting: Sequence[str]) -> list[dict[str, str]]:
 
 
 def join(store: Store, row: RawItem, entry: str, seen: Claim, changes: int) -> Request:
-    """Return the request that joins the line, if the lock has changed hands since it was seen at most so many times."""
+    """Return the request that joins the line; refused after more than ``changes`` changes of hands since the row was seen."""
     is_full = len(seen.waiting) >= MOST_WAITING
     others = in_line(seen.waiting) if is_full else []
     values = {"entry": entry, "entries": entries([*others, entry]), "line": entries(seen.waiting)}
@@ -148,8 +148,8 @@ def join(store: Store, row: RawItem, entry: str, seen: Claim, changes: int) -> R
 
 
 def leave(store: Store, row: RawItem, line: WaitingLine, now: float) -> Request:
-    """Return the request by which a waiter leaves the line, from where it stands as far as is known."""
-    # an unknown place, or a line that has moved: the refusal shows the row, and the next round knows the right place
+    """Return the request by which a waiter leaves the line, from the index at which it was seen last."""
+    # if the index is unknown or has changed, the refusal shows the row, and the next round knows the right one
     index = len(line.waiting) if line.index is None else line.index
     values = {"entry": line.entry, "free_since": seconds(store.highest(now))}
     template = store.of(LineTemplates).leave[index, line.place == 0, line.size <= FEW]
@@ -157,5 +157,5 @@ def leave(store: Store, row: RawItem, line: WaitingLine, now: float) -> Request:
 
 
 def clear(store: Store, row: RawItem, line: Sequence[str]) -> Request:
-    """Return the request that removes a line, as long as it is this one."""
+    """Return the request that removes the line, if it has not changed."""
     return store.update(store.of(LineTemplates).clear, row, {"line": entries(line)})

@@ -1,7 +1,7 @@
 """Rows of `once`: their attributes, and the requests that begin a run, record its result, and forget it.
 
-A run's claim is that of a lock, in a row of its own, and is renewed and broken as any other. What differs is here: a claim
-is made only where no result counts, a result takes the place of the claim, and no TTL ends either of them early.
+A run's claim is a lock's claim, in a row of its own, and is renewed and broken as any other. This module has the differences: a
+run makes a claim only if no result counts, a result takes the place of the claim, and no TTL ends either of them early.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class OnceRow(NamedTuple):
-    """What a row of `once` says in addition to the claim of a run: ``claim.of(OnceRow)``.
+    """The attributes of a row of `once` in addition to the claim of a run: ``claim.of(OnceRow)``.
 
     Attributes:
         done_until: Server time until which the result counts; None if there is none.
-        result: That result, encoded; None if there is none, or it could not be stored.
-        unstored: Why it could not be stored; None if it is.
-        payload_hash: Hash of the payload of that result or, under a claim, of the run.
-        unknown: Label of a run whose outcome somebody has to decide, unless its claim runs; None if there is none.
+        result: The result, encoded; None if there is none, or it could not be stored.
+        unstored: Why the result could not be stored; None if it is stored.
+        payload_hash: Hash of the payload of the result or, under a claim, of the run.
+        unknown: Label of a run whose outcome a person must decide, once its claim has ended; None if there is none.
     """
 
     done_until: float | None = None
@@ -44,14 +44,14 @@ class OnceRow(NamedTuple):
     unknown: str | None = None
 
     def counts(self, received: float, bounds: Bounds | None) -> bool:
-        """Return whether the result counted when the row was received, as far as server time is known."""
+        """Return whether the result counted when the row was received; true if server time is not known."""
         until = self.done_until
         # TICK, as in `ObservedClaim.free_at`
         return until is not None and (bounds is None or received < bounds.passes(until + TICK))
 
 
 ATTRIBUTES = {**dict.fromkeys(OnceRow._fields, read_text), "done_until": read_seconds}
-"""The attributes of an `OnceRow` in a row, each with what reads it."""
+"""The attributes of an `OnceRow`, each with the function that reads it."""
 
 
 class OnceLayout(Layout):
@@ -67,10 +67,10 @@ class OnceLayout(Layout):
         )
 
     def dated(self) -> list[Action]:
-        """Return no action: neither a claim nor the end of one sets a TTL, and the beginning of a run removes it.
+        """Return no action: neither a claim nor its end sets a TTL, and the beginning of a run removes it.
 
-        A run whose outcome is unknown must stay known for as long as nobody has decided about it, and a run that takes
-        longer than the model's ``retention`` must keep its row. The TTL is that of a result, or of a run that has failed.
+        The row of a run whose outcome is unknown must stay until a person has decided about it, and a run that takes longer than
+        the model's ``retention`` must keep its row. Only a result, or a run that has failed, sets a TTL.
         """
         return []
 
@@ -84,7 +84,7 @@ class OnceLayout(Layout):
         return [attribute.remove() for attribute in attributes]
 
     def cleared(self) -> list[Action]:
-        """Return the actions that remove all that is known of a key, in addition to a claim."""
+        """Return the actions that remove a claim, and all that `once` has recorded about the key."""
         known = [self.unknown.remove(), self.payload_hash.remove(), *self.without_result()]
         return [*super().cleared(), *known, *self.expiring()]
 
@@ -94,14 +94,14 @@ class OnceLayout(Layout):
 
     @property
     def is_listed(self) -> Condition:
-        """The condition that a row has something to list: in addition a result, or a run of unknown outcome."""
+        """The condition that a listing shows a row: it has a claim, a result, or a run of unknown outcome."""
         listed: Condition = super().is_listed | self.done_until.exists() | self.unknown.exists()
         return listed
 
     def no_result_counts(self) -> Condition:
         """Return the condition that there is no result, or that its time has certainly passed."""
-        # By the lower bound of server time: by the upper one, or a client's clock, a result would end early, and the effect
-        # that it stands for be repeated.
+        # By the lower bound of server time: by the upper bound, or a client's clock, a result would end early, and the work
+        # would be done again.
         none: Condition = self.done_until.does_not_exist() | (
             self.done_until < slot("N", "now_low")
         )
@@ -109,35 +109,36 @@ class OnceLayout(Layout):
 
 
 class Begin(NamedTuple):
-    """What the beginning of a run adds to the acquiring write: it begins where no result counts.
+    """The addition of a run's beginning to the acquiring write: a run begins only if no result counts.
 
     Attributes:
         has_payload: Whether the run has a payload.
-        found: Of a run whose outcome is to be known before another begins, whether there was a row when it was read, which
-            must be as it was; None for any other run.
+        found: For a run whose outcome must be known before another begins: whether a row was read, which must not have changed.
+            None for any other run.
     """
 
     has_payload: bool
     found: bool | None
 
     def free(self, layout: OnceLayout) -> Condition:
-        """Return the condition that nobody does a run."""
+        """Return the condition that no run is under way."""
         return layout.not_held()
 
     def add(self, layout: OnceLayout, actions: list[Action]) -> Condition:
-        """Add the actions that begin a run, and return the condition that there is none to be decided about, nor a result."""
-        # Somebody else's run may have done its work, with no claim left to show it, and for as long as that is not decided no
-        # TTL and no force makes it undone. So it is an attribute, which all callers' conditions ask for.
+        """Add the actions that begin a run, and return the condition that there is no result, and no run of unknown outcome."""
+        # Another process's run may have done its work, and left no claim to show it. Until a person decides about it, neither TTL
+        # nor force may hide it. So it is an attribute, which the conditions of all callers check.
         condition: Condition = layout.no_result_counts() & layout.unknown.does_not_exist()
         if self.found is False:
             condition &= ~layout.exists
         if self.found:
-            # A late copy of this write, after the run has failed, would make a claim of nobody, and mark the key as unknown.
+            # Suppose a late copy of this write arrives after the run has failed: it would make a claim that nobody holds, and mark
+            # the key as unknown.
             condition &= layout.version == slot("N", "seen_version")
         payload = layout.payload_hash
         actions += [
             payload.set(slot("S", "payload_hash")) if self.has_payload else payload.remove(),
-            # Otherwise each renewal would be charged for the size of a result that has ended.
+            # Otherwise each renewal would be billed for the size of a result that has ended.
             *layout.without_result(),
             layout.ttl_attribute.remove(),
         ]
@@ -147,7 +148,7 @@ class Begin(NamedTuple):
 
 
 class OnceRequests(Requests):
-    """The templates of the requests that change rows of `once`. A run is begun by `acquire`, with the clause `Begin`."""
+    """The templates of the requests that change rows of `once`; `acquire`, with the clause `Begin`, begins a run."""
 
     _layout: OnceLayout
 
@@ -155,8 +156,7 @@ class OnceRequests(Requests):
     def record(self, names: frozenset[str]) -> Template:
         """Put a result in place of our claim, as a guarded write.
 
-        The names of the values say whether there is a result or the reason why it could not be stored, and whether it has
-        a TTL.
+        The text depends on whether there is a result, or the reason why it could not be stored, and on whether it has a TTL.
         """
         return self._template(self._recording(names), guarding(self._layout))
 
@@ -182,22 +182,22 @@ class OnceRequests(Requests):
 
     @Lazy
     def disown(self) -> Template:
-        """End the claim of a run that may have begun, and that nobody will do; by its token alone."""
+        """End, by its token alone, the claim of a run that may have begun, and that nobody will do."""
         layout = self._layout
         condition = (layout.token == slot("S", "mine")) & layout.done_until.does_not_exist()
         return self._template([*layout.unclaimed(), *layout.expiring()], condition)
 
     def decide(self, values: Mapping[str, Any], *, forces: bool) -> Template:
-        """Let a person forget what is known of a key or, with a result among the values, record one."""
+        """Let a person forget a key's result or run or, with a result among the values, record a result."""
         layout = self._layout
-        # A late copy of this request must not forget what was recorded since: so it names the row that was read, and leaves
-        # another token in it.
+        # A late copy of this request must not forget a later result: so it names the row that was read, and leaves another token
+        # in it.
         condition = ~layout.exists
         if "seen" in values:
             seen = layout.token == slot("S", "seen")
             condition = seen & (layout.version == slot("N", "seen_version"))
-            # Suppose a run that seemed dead was only slow, and has recorded its result since, with the token and
-            # version that were read: that would be forgotten, and its effect repeated.
+            # Suppose a run that seemed dead was only slow, and has recorded its result since, with the token and version that
+            # were read: without this condition the result would be forgotten, and the work done again.
             if "seen_done" in values:
                 condition &= layout.done_until == slot("N", "seen_done")
             else:

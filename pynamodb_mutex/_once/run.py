@@ -1,14 +1,14 @@
 """Runs of `once`: begin one unless a result counts, record its result, and decide by hand about one.
 
-A run is an acquisition whose acquiring write is refused as long as a result counts; what it leaves in the row is a result,
-in place of a claim. What makes it different from a lock that is held is this:
+A run is an acquisition whose acquiring write DynamoDB refuses as long as a result counts; at its end it leaves a result in the
+row, in place of a claim. A run differs from a held lock:
 
-- Whoever is refused by a result has what it asked for. A result counts only as a consistent answer shows it, and is judged
-  by the bounds of server time after that answer.
-- The result is sent even if the lease has ended by the local clock. The store decides, by token and version: otherwise a
+- If a result refuses a caller, the caller has what it asked for. A result counts only if a consistent answer shows it, judged by
+  the bounds of server time after that answer.
+- A run sends its result even if the lease has ended by the local clock. DynamoDB decides, by token and version: otherwise a
   process that stood still for a moment would throw away the record of work that nobody else has begun.
-- Once the work is done, its claim is not released without a record. A release that overtakes the record of which no
-  answer came would let the next caller do the work again.
+- Once the work is done, the run does not release its claim without a record. Suppose the record has no answer, and a release
+  overtakes it: the next caller would do the work again.
 
 The requests are in `rows`; the handles that users see are in `runs` and `_async_runs`.
 """
@@ -69,18 +69,18 @@ LARGE = 4096
 
 
 class RunContender(Contender):
-    """Whoever asks for a run of one key, and then does it."""
+    """A caller that asks for a run of one key, and then does it."""
 
     __slots__ = ()
 
     is_run = True
 
     def next_holder(self, claim: HeldClaim) -> None:
-        """Return None: whoever waits begins a run of its own, for the row says whose payload this one had."""
+        """Return None: a waiter begins its own run, because the row has the payload hash of this run."""
 
 
 class SettledError(Exception):
-    """Ends the attempt at a run, because a result counts.
+    """Ends the acquisition of a run, because a result counts.
 
     Attributes:
         claim: The row with the result.
@@ -92,10 +92,10 @@ class SettledError(Exception):
 
 
 class Beginning(Acquisition):
-    """An attempt to begin a run, until a deadline.
+    """The acquisition of a run.
 
     Attributes:
-        found: The row with a result that counts, after `begin_run`; None if there was none in time, or a run has begun.
+        found: After `begin_run`, the row with a result that counts; None if there was none in time, or a run has begun.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Beginning(Acquisition):
         *,
         is_decided: bool,
     ) -> None:
-        """Make an attempt.
+        """Make an acquisition.
 
         Args:
             contender: The contender that asks for the run.
             timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-            payload_hash: Hash of what the run is about; None if it does not matter.
-            is_decided: Whether somebody has to decide about this run if it ends without a result.
+            payload_hash: Hash of the run's payload; None if it does not matter.
+            is_decided: Whether a person must decide about this run if it ends without a result.
         """
         super().__init__(contender, timeout)
         self._payload_hash = payload_hash
@@ -128,8 +128,8 @@ class Beginning(Acquisition):
 
         Raises:
             MutexAlreadyHeldError: If this thread or task does a run of this key.
-            PayloadMismatchError: If the run or the result is one of another payload.
-            OutcomeUnknownError: If a run ended without a result, and somebody has to decide.
+            PayloadMismatchError: If the run or the result has another payload.
+            OutcomeUnknownError: If a run ended without a result, and a person must decide.
             MutexError: If DynamoDB's answers have no ``Date``.
         """
         stalled = self.contender.stalled_holder()
@@ -157,9 +157,8 @@ class Beginning(Acquisition):
     def _read(self, *, consistent: bool) -> Operation[Answer]:
         answer = yield from super()._read(consistent=consistent)
         if not consistent and self._verdict(answer.claim, answer.received) is not None:
-            # A poll may be served by a replica that lags behind. Suppose a result is forgotten, another run begins
-            # and is waited for; the poll shows the result that nobody was to get any more. One consistent read serves
-            # all who wait here by now.
+            # A replica that lags behind may serve a poll. Suppose a person forgets a result, and another run begins, for which
+            # callers wait: the poll shows the forgotten result. One consistent read serves all callers that wait here by now.
             waiting = list(self.contender.queue.turns)
             answer = yield from super()._read(consistent=True)
             for turn in waiting:
@@ -167,12 +166,12 @@ class Beginning(Acquisition):
         return answer
 
     def see(self, claim: Claim, received: float) -> None:
-        """See the row that was received at a local time.
+        """Observe the row that was received at a local time.
 
         Raises:
             SettledError: If it has a result that counts.
-            PayloadMismatchError: If its run or its result is one of another payload.
-            OutcomeUnknownError: If somebody has to decide about its last run.
+            PayloadMismatchError: If its run or its result has another payload.
+            OutcomeUnknownError: If a person must decide about its last run.
             InvalidRowError: If the row is not a lock's.
         """
         self.observed.see(claim, received)
@@ -182,7 +181,7 @@ class Beginning(Acquisition):
         super().see(claim, received)
 
     def _verdict(self, claim: Claim, received: float) -> Exception | None:
-        """Return what a row says if it ends this attempt. The result comes first: a dead claim may stand next to it."""
+        """Return the exception by which a row ends this acquisition. The result comes first: a dead claim may be next to it."""
         bounds, key = self.contender.store.bounds, self.contender.key
         if claim.fault is not None:
             return None  # `ObservedClaim.see` raises it
@@ -234,13 +233,13 @@ def emit_called(contender: Contender, outcome: str) -> None:
 
 
 class Recording(Guard):
-    """The guard of the write that records a run's result: it releases the claim, and the store alone decides about it.
+    """The guard of the write that records a run's result and releases the claim; DynamoDB alone decides whether it may.
 
     Attributes:
         recorded: The row with the result that was recorded; None before that.
-        proposed: That row, as the last attempt would make it.
-        in_transaction: Whether other writes are made together with it.
-        in_doubt: Whether it may have been recorded, though the write failed.
+        proposed: The row as the last attempt would make it.
+        in_transaction: Whether the write is part of a transaction with other writes.
+        in_doubt: Whether the result may have been recorded, though the write failed.
     """
 
     def __init__(self, claim: HeldClaim) -> None:
@@ -252,30 +251,30 @@ class Recording(Guard):
         self._waiting: list[Turn[Any, Contender]] = []
 
     def check(self, what: str) -> None:
-        """Raise if the run has ended here, or is that of the parent process; a lease that has ended does not count."""
+        """Raise if the run has ended here, or belongs to the parent process; the end of its lease does not count."""
         if self.claim.is_released or self.claim.process.inherited:
             self.claim.check(what)
 
     def begin(self, what: str) -> None:
         """Begin the write; see `Guard.begin`."""
         super().begin(what)
-        # Not those who come later. Suppose its answer is lost, and the result is forgotten: they have to do the work
-        # anew.
+        # The result is for callers that wait now. Suppose its answer is lost, and a person forgets the result: later callers
+        # have to do the work anew.
         self._waiting = list(self.claim.contender.queue.turns)
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:
-        """Return what a row shows about this write; an earlier result of this run is *the* result."""
+        """Return the outcome of this write from a row; an earlier result of this run is *the* result."""
         claim = self.claim.store.layout.claim(row)
         own = self.claim.own
         is_ours = (claim.token, claim.version) == (own.token, own.version)
         if is_ours and claim.of(OnceRow).done_until:
-            # The first attempt of an earlier call was applied, and its caller got an error. Its number or ours.
+            # This write was applied, or an earlier call's, whose caller got an error.
             self.recorded = claim
             # But the writes of a transaction are made with its own record, or not at all.
             is_other = self.in_transaction and claim.writes != self.number
             return "not applied" if is_other else "applied"
         verdict = super().judge(row, maybe_applied=maybe_applied)
-        # With a number that we do not know another run has recorded, and ours was never the result: it would count still.
+        # If we do not know the number, another run has recorded its result, and ours was never recorded: it would still count.
         is_lost = verdict == "lost" and not maybe_applied
         return "not applied" if is_lost else verdict
 
@@ -298,7 +297,7 @@ class Recording(Guard):
         return NotRecordedError(msg, loss=loss, applied=applied, key=key, **about)
 
     def applied(self) -> None:
-        """Note that the result is recorded, and give it to those who wait for it in this process."""
+        """Note that the result is recorded, and give it to the callers in this process that wait for it."""
         self.recorded = self.recorded or self.proposed
         for turn in self._waiting:
             turn.settle(self.recorded)
@@ -312,13 +311,13 @@ class Recording(Guard):
 
 
 class Result(NamedTuple):
-    """What is to be recorded of a run.
+    """The result of a run, to be recorded.
 
     Attributes:
-        text: The encoded result; None if it could not be stored.
-        unstored: Why not; None if it could.
+        text: The encoded result; None if it cannot be stored.
+        unstored: Why it cannot be stored; None if it can.
         keep: Seconds for which it counts; infinity for ever.
-        payload_hash: Hash of what the run is about; None if it does not matter.
+        payload_hash: Hash of the run's payload; None if it does not matter.
     """
 
     text: str | None
@@ -330,7 +329,7 @@ class Result(NamedTuple):
         self, store: Store, now: float, at_least: float = 0.0
     ) -> tuple[float, dict[str, Any]]:
         """Return until when the result counts if it is recorded now, in server time, and its serialised values."""
-        # from the upper bound of server time: a result may count for longer than it was asked for, never for less
+        # from the upper bound of server time: a result may count for longer than the caller asked for, never for less
         until = store.bounds.highest(now) + self.keep if store.bounds else 0.0
         until = min(max(until, at_least), NO_SERVER_TIME)
         values = {"done_until": seconds(until), "result": self.text, "unstored": self.unstored}
@@ -359,10 +358,10 @@ class Record(GuardOnly):
 
 
 def complete(record: Record) -> Operation[None]:
-    """Record the result of a run, and end it: the guard has the row with the result that is recorded.
+    """Record the result of a run, and end it; the guard then has the row with the recorded result.
 
     Raises:
-        NotRecordedError: If it was not recorded, or that is unknown.
+        NotRecordedError: If the result was not recorded, or perhaps not.
         MutexNotHeldError: If the run has ended.
     """
     guard, store = record.guard, record.store
@@ -392,7 +391,7 @@ def fail(claim: HeldClaim) -> Operation[None]:
 
 
 def leave_to_expire(claim: HeldClaim, error: BaseException) -> None:
-    """Leave a run whose outcome is not to be undone: its claim ends by itself, with its lease."""
+    """Leave a run whose work may be done: its claim ends by itself, with its lease."""
     has_ended = claim.is_over  # which was reported then
     claim.forget()
     if not has_ended:
@@ -408,7 +407,7 @@ def peek(
     """Read a row consistently.
 
     Raises:
-        InvalidRowError: If it is not a lock's, or has impossible attributes, unless these are to be forgotten by force.
+        InvalidRowError: If it is not a lock's, or has impossible attributes and the caller does not force.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     until = process.now + RELEASE_PATIENCE
@@ -440,20 +439,20 @@ def decide(
     answer: Answer,
     forces: bool,
 ) -> Operation[bool]:
-    """Forget what `peek` has shown of a key, and nothing later; or, with a result, record that instead.
+    """Forget the result or the run that was read, and nothing later; or, with a result, record that in its place.
 
     Returns:
         Whether it was done. False if there was nothing to forget, or the row has changed since it was read.
 
     Raises:
-        MutexError: If a run of the key is under way, unless this is forced; if a result that counts is to be replaced; or if
-            it is unknown whether it was done.
+        MutexError: If a run of the key is under way and the caller does not force; if a result that counts would be replaced; or
+            if it is unknown whether it was done.
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     seen, known, bounds = answer.claim, answer.claim.of(OnceRow), store.bounds
     if bounds is None:
         raise _undated(key)
-    # of a row that cannot be read, everything is forgotten
+    # if a row cannot be read, forget everything in it
     state = "unknown" if seen.fault else state_of(seen, answer.received, bounds)
     if result is None and state == "nothing":
         return False
@@ -463,7 +462,7 @@ def decide(
     is_kept = state == "recorded" and known.unstored is None and not forces
     if is_kept and result is not None:
         raise MutexError(f"{shown(key)} has a result: forget it first", key=key)
-    # What replaces a result that could not be stored is for the same payload, and for no shorter time.
+    # If the result replaces one that could not be stored, it keeps the payload hash, and counts for no shorter time.
     replaced = known if state == "recorded" and result is not None else OnceRow()
     token, until = process.new_token(store), process.now + RELEASE_PATIENCE
     requests: OnceRequests = store.requests  # type: ignore[assignment]  # those of `once`
@@ -486,7 +485,7 @@ def decide(
         return store.update(requests.decide(values, forces=forces), row, values)
 
     reply = yield from retrying(process, build, until, attempts=attempts)
-    # refused by our own token, too, if the answer to an earlier attempt was lost
+    # our own token refuses it, too, if the answer to an earlier attempt was lost
     is_done = reply.applied or reply.claim.token == token
     if attempts.maybe_applied and not is_done:
         msg = f"{shown(key)} has changed meanwhile, and it is unknown whether this was done before: see Once.peek(key)"

@@ -1,1 +1,1 @@
-"""Several keys: all of them or none, and whichever of them is free first."""
+"""Several keys: all of them or none, or any that is free first."""

@@ -1,7 +1,7 @@
 """Acquire several locks at once, all or none of them, by one transaction.
 
-Nobody holds some locks while it waits for others: so there is no deadlock, in whatever order the keys are given. Once
-acquired, each lock is a claim like any other; `group.HeldGroup` keeps them together.
+No caller holds some locks while it waits for others: so there is no deadlock, whatever the order of the keys. Once acquired, each
+lock is a claim like any other; `group.HeldGroup` keeps them together.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def read_rows(
 
     Args:
         process: State of the process.
-        store: Store by whose connection the request is sent.
+        store: Store whose connection sends the request.
         rows: Model and primary key of each row.
         until: Local time until which a failure is retried.
         consistent: Whether to read consistently, for twice the read units.
-        about: What log records are about.
+        about: The contender that log records are about.
         attempts: Count of the requests that are sent, continued.
 
     Raises:
@@ -80,8 +80,8 @@ def read_rows(
     missing: dict[str, Any] = {
         table: {"Keys": several, "ConsistentRead": consistent} for table, several in keys.items()
     }
-    # DynamoDB returns the rows in any order, and a number in a key perhaps in another notation than it was sent in,
-    # such as 1 for 1.0. `row_name` is the same for both.
+    # DynamoDB returns the rows in any order, and perhaps writes a number in a key in another way than we did, such as 1 for 1.0.
+    # `row_name` is the same for both.
     by_name = {}
     while missing:
         request = store.read_all(missing)
@@ -124,7 +124,7 @@ def are_held(
 
 
 class _Member(Acquisition):
-    """An acquisition of one of the locks to acquire together: what is known of its row, and its part of the transaction."""
+    """The part of an acquisition for one of its locks: the last row that was seen, and an item of the transaction."""
 
     def __init__(self, contender: Contender) -> None:
         super().__init__(contender, 0.0)
@@ -133,25 +133,25 @@ class _Member(Acquisition):
     def start_anew(self) -> None:
         """Make a new claim, with a new token, for another transaction.
 
-        The last transaction was refused. With the same token, a late copy of it, with earlier ends, could
-        pass for this one.
+        The last transaction was refused. If the token stayed the same, a late copy of the last one, with earlier ends, could pass
+        for this one.
         """
         store, seen = self.store, self.observed.claim or Claim()
-        # Not in `__init__`: the version depends on server time and on the row, which are read after that.
+        # Not in `__init__`: the version depends on server time and on the row, which are read later.
         self.own = OwnClaim(self.process.new_token(store), self.contender.options.lease)
         self.own.version = max(store.next_version(self.process.now), seen.version + 1)
         self._first_end = 0.0
 
     @property
     def free_at(self) -> float:
-        """Local time from which the lock may be acquired, as far as is known; minus infinity if no row was seen."""
+        """Local time from which the lock may be acquired; minus infinity if no row was seen."""
         return -math.inf if self.observed.claim is None else super().free_at
 
     def update(self) -> dict[str, Any]:
         """Return the update that acquires the row, for an attempt that is about to be sent.
 
-        The answer to a transaction does not show what it wrote. So the fencing token is not counted up in the row, as
-        for a single lock, but chosen beforehand, and the update requires that the one in the row is lower.
+        The answer to a transaction does not show the rows. So DynamoDB does not count the fencing token up, as for a single
+        lock: the token is chosen beforehand, and the update requires a lower token in the row.
         """
         now, own = self.process.now, self.own
         end, lease = own.propose(now, self.store.bounds, own.lease)
@@ -160,15 +160,11 @@ class _Member(Acquisition):
         return self._request(own, values, now).kwargs
 
     def held(self, sent: float) -> HeldClaim:
-        """Return the confirmed acquisition, by whichever of the attempts it was made.
-
-        Args:
-            sent: Local time before the first attempt that may have made it was sent.
-        """
+        """Return the confirmed claim; ``sent`` is the local time before the first attempt that may have made it."""
         contender, own = self.contender, self.own
-        # Suppose the first attempt was applied and its answer lost. The retry, which proposes a later end, is then
-        # refused, and the row keeps the first end. A transaction that is applied does not show which end it wrote, so
-        # the holder believes in the earliest end that an attempt proposed.
+        # Suppose the first attempt was applied and its answer lost. DynamoDB then refuses the retry, which proposes a later end,
+        # and the row keeps the first end. The answer to a transaction does not show the end, so the holder believes in the
+        # earliest end that an attempt proposed.
         claim = Claim(
             token=own.token,
             version=own.version,
@@ -181,7 +177,7 @@ class _Member(Acquisition):
 
 
 class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
-    """An attempt to acquire several locks.
+    """The acquisition of several locks.
 
     Attributes:
         contenders: The contenders, one for each of the locks.
@@ -190,25 +186,19 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
     def __init__(
         self, contenders: Sequence[Contender], timeout: float, poll: tuple[float, float]
     ) -> None:
-        """Make an attempt.
-
-        Args:
-            contenders: The contenders, one for each of the locks.
-            timeout: Seconds to wait; 0 for a single try, infinity to wait for ever.
-            poll: Shortest and longest wait between two polls, in seconds.
-        """
+        """Make an acquisition; ``poll`` has the shortest and the longest wait between two polls, in seconds."""
         super().__init__(contenders[0].process, timeout)
         self.contenders = contenders
         self._members = [_Member(each) for each in contenders]
         self._poll = poll
         self._waited = 0.0
-        # the attempts at the last transaction, and what it has acquired
+        # the attempts at the last transaction, and the claims that it has acquired
         self._writes = Attempts()
         self._claims: Sequence[HeldClaim] = ()
 
     @property
     def last_blocked(self) -> Acquisition:
-        """The attempt at the lock that will be free last: it keeps this one from success."""
+        """The part for the lock that will be free last: this acquisition waits for it."""
         return max(self._members, key=lambda member: member.free_at)
 
     def _undoing(self) -> Sequence[Callable[[], Operation[None]]]:
@@ -218,7 +208,7 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
         return self.contenders
 
     def _undo(self) -> Operation[None]:
-        """Take back what this attempt has done, or may have done. If that is interrupted, it can be called again."""
+        """Take back what this acquisition has done, or may have done. If this is interrupted, it can be called again."""
         if any(is_handed_out(claim) for claim in self._claims):
             with suppress(PynamoDBException):
                 yield from release(self._claims[0].whole, at_least=False)
@@ -226,7 +216,7 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
             yield from self._take_back()
 
     def _emit_contended(self) -> None:
-        """Emit ``contended`` for each lock that is known to be held; called until that is known of one."""
+        """Emit ``contended`` for each lock that is known to be held; called until one is."""
         now = self.process.now
         for member in self._members:
             claim = member.holder
@@ -238,8 +228,8 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
 
     def _in_line(self) -> Operation[HeldGroup | None]:
         self._check_holders()
-        # Older waiters of this process come first. Suppose a release wakes one of them: an attempt that begins at
-        # that moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
+        # Older waiters of this process come first. Suppose a release wakes one of them: an acquisition that begins at that moment
+        # could be faster than the woken thread, again and again. So this one waits first, as after a try.
         others_wait = any(member.contender.key_queue.watchers for member in self._members)
         held = None if others_wait else (yield from self.poll())
         if held is not None:
@@ -258,7 +248,7 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
         self, wakeup: Wakeup, *, others_wait: bool
     ) -> Operation[HeldGroup | None]:
         process = self.process
-        # If others come first there has been no try yet: so there is one in any case, even at the deadline.
+        # If other waiters come first, there has been no try yet: so there is one even at the deadline.
         while others_wait or process.now < self._deadline:
             others_wait = False
             for member in self._members:
@@ -286,17 +276,18 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
         return (yield from self._take()) if is_free else None
 
     def _seems_free(self) -> Operation[bool]:
-        """Return whether the locks may all be free; read those whose claims were in the way.
+        """Return whether the locks may all be free, after reading the rows whose claims were in the way.
 
-        A read costs half a read unit for each of them, a transaction two write units for each lock even if refused.
+        A read costs half a read unit for each such row; a transaction costs two write units for each lock, even if refused.
         """
         process = self.process
         self.check_process()
         for member in self._members:
             if not member.store.connection.is_open:
                 yield Outside(member.store.connection.open)
-        # The tables that Meta names no region for are where the environment says, which is known only now. All rows would
-        # be locked in the region of the first, where the others may have namesakes: another process locks the real ones.
+        # If a table's Meta names no region, the environment decides, and that is known only now. Suppose the regions differ: the
+        # transaction would lock all rows in the region of the first table, perhaps in tables with the same names as the real
+        # ones, which another process locks.
         regions = {member.store.connection.region or "" for member in self._members} - {""}
         if len(regions) > 1:
             places = shown_all(sorted(regions))
@@ -329,9 +320,8 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
         before: dict[int, RawItem] = {}
 
         def build() -> Request:
-            # Each attempt has a ClientRequestToken of its own: it proposes other ends than the one before, and DynamoDB
-            # refuses a token that comes again with another content. So a retry is not recognised by that token, but
-            # by ours in the rows.
+            # Each attempt has its own ClientRequestToken: it proposes other ends than the attempt before, and DynamoDB refuses a
+            # ClientRequestToken that comes again with other content. So a retry is recognised by our token in the rows.
             self.attempts.count += 1
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
             return self.contenders[0].store.transact(
@@ -352,8 +342,8 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
             if all(ours):
                 return (yield from self._begin(attempts, answer.sent))
             if any(ours):
-                # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
-                # hold that lock: the caller must not. Nobody else would release the other locks.
+                # An attempt was applied and its answer lost, force has broken one of its claims, and another caller may hold
+                # that lock: so ours must not hold them. Nobody else would release the other locks.
                 yield from self._take_back()
                 attempts.first_sent = math.inf
                 continue
@@ -362,17 +352,16 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
             refused = {self._members[place]: item for place, item in answer.refused.items()}
             if self._is_blocked(refused, answer.received) or answer.refused == before:
                 return None
-            # No row shows a running claim: it was refused for a fencing token that is not lower than ours, or for
-            # an end that we did not know to have passed. Both are known now, so the next transaction may be
-            # applied. If the same rows refuse it again, whatever the reason, it is left to the next poll: this
-            # loop checks neither the timeout nor blocking=False.
+            # No row shows a running claim: a fencing token was not lower than ours, or we did not know that an end had passed.
+            # We know both now, so DynamoDB may apply the next transaction. If the same rows refuse it again, for any reason, the
+            # next poll tries: this loop checks neither the timeout nor blocking=False.
             before = dict(answer.refused)
 
     def _ours(self, answer: Answer) -> list[bool]:
-        """Return for each row that refused the transaction whether it carries our claim; none if it was applied.
+        """Return for each row that refused the transaction whether it carries our claim; empty if it was applied.
 
-        One row of ours proves that an earlier attempt was applied. Then each row refuses a retry, by our token or, if its
-        claim was broken since, by its fencing token.
+        If one row does, an earlier attempt was applied. Then each row refuses a retry, by our token or, if its claim was broken
+        since, by its fencing token.
         """
         return [
             is_mine(self._members[place].own, self._members[place].store.layout.claim(item))
@@ -380,19 +369,14 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
         ]
 
     def _is_blocked(self, rows: dict[_Member, RawItem], received: float) -> bool:
-        """See rows as an answer showed them; return whether another holds one of them.
-
-        Args:
-            rows: The rows, by lock; {} for one that does not exist.
-            received: Local time at which the answer was received.
-        """
+        """Note rows as an answer showed them, {} for a row that does not exist; return whether another holds one of them."""
         blocked = changed = False
         for member, item in rows.items():
             member.see_row(item, member.store.layout.claim(item), received)
             changed |= member.observed.changed_hands
             blocked |= received < member.free_at
         if changed:
-            # It is held for short times: a waiter that polls seldom would find it held by the next holder each time.
+            # Holders keep this lock for short times: if a waiter polled seldom, it would find another holder each time.
             self._waited = 0.0
         return blocked
 
@@ -401,7 +385,7 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
         sent = min(attempts.first_sent, sent)
         claims = [member.held(sent) for member in self._members]
         held = HeldGroup(claims)
-        # Not in a variable of this step: after Ctrl-C within it, those that have begun would be held by nobody for ever.
+        # Not in a variable of this step: after Ctrl-C within it, nobody would release the claims that have begun.
         self._claims = claims
         failure = yield from renew_if_short(held)
         if not held.stands_at(self.process.now):
@@ -419,7 +403,7 @@ class AcquisitionOfSeveral(BaseAcquisition[HeldGroup]):
             claim.forget()
         until = self.process.now + RELEASE_PATIENCE
         for member in self._members:
-            # Suppose DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in
-            # all, and the caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
+            # Suppose DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in all, and
+            # the caller's error, Ctrl-C or cancellation comes only after them. So the remaining claims are left to expire.
             if self.process.now < until:
                 yield from member.contender.disown(member.own)

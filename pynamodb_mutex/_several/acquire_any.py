@@ -1,4 +1,4 @@
-"""Acquire one of several locks, whichever is free first: as in `pynamodb_mutex._lock.operations.acquire`, with a poll for all."""
+"""Acquire the first free lock of several: as in `pynamodb_mutex._lock.operations.acquire`, with one poll for all of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 class QueueForAny(LocalQueue[Any, Contender]):
     """Local waiters for one set of keys. Several of the keys can be held at once, so `holder` stays None.
 
-    The holder of a key is noted in the queue of that key, where those who want no other key wait.
+    The queue of a single key, in which callers wait that want no other key, has its holder.
     """
 
     __slots__ = ()
 
     def acquired_by(self, claim: Any) -> None:
-        """Note that this process holds one of the keys now, by a claim."""
+        """Note the claim by which this process holds one of the keys now."""
         claim.contender.key_queue.acquired_by(claim)
 
     def forget(self, claim: Any) -> bool:
-        """Forget a holder, and wake the waiters of its key; return whether this process now holds that key no more."""
+        """Forget a claim, and wake the waiters of its key; return whether this process no longer holds that key."""
         queue = claim.contender.key_queue
         was_the_holder: bool = queue.holder is claim
         queue.released_by(claim)
@@ -43,7 +43,7 @@ class QueueForAny(LocalQueue[Any, Contender]):
 
 
 class ContenderForOne(Contender):
-    """A contender for one of the locks any of which would do."""
+    """A contender for one of several locks, of which the caller takes any."""
 
     __slots__ = ("_any",)
 
@@ -86,7 +86,7 @@ class ContenderForAny(Contender):
             )
             self.each[contender.row_name] = contender
             for name in ("on_lost", "on_danger"):
-                # a Mutex among the keys has its own: ours are called as well
+                # a Mutex among the keys has its own functions: call those of this lock, too
                 if getattr(each, name) != getattr(options, name):
                     setattr(contender, name, getattr(contender, name) + getattr(self, name))
 
@@ -96,11 +96,10 @@ class ContenderForAny(Contender):
         return self.process.queue(self.store, self._any, QueueForAny)
 
     def at(self, row_name: str) -> Contender:
-        """Return the contender for the row that a local holder hands over."""
         return self.each[row_name]
 
     def stalled_holder(self, sought: Callable[[Any], bool] | None = None) -> Any:
-        """Return the first of the local holders' claims to end, if a wait of this contender keeps all of them from release.
+        """Return the local holder's claim that ends first, if a wait of this contender keeps all of them from being released.
 
         If one lock has no such holder, it may become free, and the wait can end.
         """
@@ -109,7 +108,7 @@ class ContenderForAny(Contender):
 
 
 class AcquisitionOfAny(Acquisition):
-    """An attempt to acquire one of several locks, until a deadline."""
+    """The acquisition of any one of several locks."""
 
     contender: ContenderForAny
 
@@ -119,22 +118,18 @@ class AcquisitionOfAny(Acquisition):
         self._polled = False
 
     def by_force(self) -> None:
-        """Refuse: it is not clear which claim to break.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise TypeError: it is not clear which claim to break."""
         raise TypeError("force=True is for the lock of one key, not for any of several")
 
     def begin(self) -> None:
-        """Start to count the timeout, also in the attempts at the single locks."""
+        """Start to count the timeout, also in the acquisitions of the single locks."""
         super().begin()
         for acquisition in self._parts:
             acquisition.begin()
 
     @property
     def blocker(self) -> Acquisition:
-        """The attempt at the lock whose claim ends first, as far as the claims were seen."""
+        """The acquisition of the lock whose claim ends first, of the claims that were seen."""
         return min(self._parts, key=lambda acquisition: acquisition.free_at)
 
     @property
@@ -148,15 +143,15 @@ class AcquisitionOfAny(Acquisition):
     def poll(self) -> Operation[HeldClaim | None]:
         """Try once: acquire one of the locks that may be free, usually by one request.
 
-        The first poll begins with one of the locks, as `Acquisition.poll` does. If that is held, one request reads the
-        rows of the others, and each lock that seems free is tried. Later polls read all rows.
+        The first poll begins with one of the locks, as `Acquisition.poll` does. If that lock is held, one request reads the rows
+        of the others, and the poll tries each lock that seems free. Later polls read all rows.
 
         Returns:
             The claim; None if others hold all of the locks.
         """
-        # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
+        # In random order: otherwise callers that come at the same time all try the same lock first, and all but one fail.
         parts = self._shuffled()
-        # Not if somebody in this queue has seen that all are held: that write would probably be refused.
+        # Not if a waiter in this queue has seen that all are held: DynamoDB would probably refuse the write.
         if not self._polled and self.contender.queue.in_the_way is None:
             parts.sort(key=self._is_held_here)  # first those that this process does not hold
             first = parts.pop(0)

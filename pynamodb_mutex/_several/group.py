@@ -1,4 +1,4 @@
-"""Claims that are held together: acquired, renewed and released by transactions, and lost together."""
+"""A group: claims that are acquired, renewed and released by transactions, and lost as one."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class HeldGroup(Held):
 
     def to_renew(self) -> Sequence[HeldClaim]:
         """Return the claims that are not released, without those that a write under way releases."""
-        # If that write is applied first, its row would refuse the transaction, and the other claims would not be renewed;
-        # the answer to the write shows what became of that claim. One that is in doubt stays in: nothing else would renew
-        # it, and a row that refuses it shows that it was released. A single claim is renewed all the same: if the write is
-        # refused, it is still held.
+        # If DynamoDB applies that write first, its row would refuse the transaction, and the other claims would not be renewed;
+        # the answer to the write shows the outcome for its claim. A claim that is in doubt is renewed: nothing else would renew
+        # it, and if its row refuses that, it was released. A single claim is renewed even while such a write is under way: if
+        # the write is refused, the claim is still held.
         return [claim for claim in self.unreleased if claim.belief.state != "ending"]
 
     def renewal(self, proposals: Mapping[HeldClaim, Proposal]) -> Request:
@@ -78,8 +78,8 @@ class HeldGroup(Held):
             if renewal == "lost":
                 claim.note_refusal(seen[claim])
             else:
-                # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
-                # the claim of this row alone, while the claims of the others are not renewed yet.
+                # Sent again even if the later end is our own: a guarded save may have renewed the claim of this row alone, and
+                # the claims of the other rows are not renewed yet.
                 claim.own.outbid(seen[claim].expires_at)
         return "lost" if self.is_over else "again"
 
@@ -87,9 +87,9 @@ class HeldGroup(Held):
         """Plan the renewal after one that was sent at a local time, and has renewed some of the claims."""
         process, ends = self.process, self.ends
         if len(renewed) < len(self.unreleased):
-            # A write under way may release those that were left out. It may be refused, too, and then there must be time to
-            # renew them. But there is a pause in any case: after a third of what is left of their leases, then after a third
-            # of that, and so on, there would be no end of requests.
+            # A write under way may release the claims that were left out. If it is refused, there must be time to renew them. But
+            # there is always a pause: without one, a request would come after a third of the rest of their leases, then after a
+            # third of that, and so on, without end.
             pause = plan_after_failure(process.now, ends, self.lease, process.uniform)
             self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
         else:
@@ -100,8 +100,8 @@ class HeldGroup(Held):
     def loss_before_release(self) -> MutexLostError | None:
         """Return the loss of one of the claims; None for no loss.
 
-        When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
-        waiting. They are released one by one, because the row that was lost would refuse a transaction.
+        If one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters waiting. So they
+        are released one by one, because the row of the lost claim would refuse a transaction.
         """
         try:
             for claim in self.unreleased:
@@ -120,9 +120,9 @@ class HeldGroup(Held):
         process, attempts = self.process, Attempts()
         first = next(iter(endings.values()))
 
-        # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
-        # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim
-        # is released by itself. That is refused, too, and is no loss.
+        # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a ClientRequestToken that comes
+        # again with other content. If the first attempt is applied and its answer lost, the second is refused, and each claim is
+        # then released by itself. DynamoDB refuses that, too, and it is no loss.
         def build() -> Request:
             items = []
             for ending in endings.values():
@@ -138,8 +138,8 @@ class HeldGroup(Held):
                 process, build, first.until, about=first.claim, attempts=attempts
             )
         finally:
-            # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
-            # have been released by it.
+            # The single releases that may follow count the transaction as an attempt: if a claim is missing then, the transaction
+            # may have released it.
             for ending in endings.values():
                 sent = min(ending.attempts.first_sent, attempts.first_sent)
                 ending.attempts.first_sent = sent

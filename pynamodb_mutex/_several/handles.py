@@ -1,4 +1,4 @@
-"""Handles on several locks, as users see them: all of them together, or one of them."""
+"""Handles on several locks, as users see them: all of them, or any one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LockGroup(Lock["Held"]):
             raise ValueError(msg)
         metas = [lock._options.model.Meta for lock in locks]
         for what in ("region", "host"):
-            # a table whose Meta names none is where the environment says, which is not known here
+            # if a table's Meta names none, the environment decides, and that is not known here
             named = {getattr(meta, what): meta.table_name for meta in metas if getattr(meta, what)}
             if len(named) > 1:
                 places = ", ".join(f"{table} in {place}" for place, table in named.items())
@@ -119,9 +119,9 @@ class LockGroup(Lock["Held"]):
     def _reentered(self, acquisition: AcquisitionOfSeveral, me: Caller) -> Held | None:
         holders = [contender.key_queue.holder for contender in acquisition.contenders]
         own = [claim for claim in holders if claim is not None and claim.reenters(me.number)]
-        # Only all the claims of one acquisition can be entered again, and only without others: they are renewed,
-        # lost and released as one. If this thread held "a" alone, and "b" were acquired now for "a" and "b", the
-        # group would be two acquisitions, of which one can be lost while the other stands.
+        # A caller can enter an acquisition again only with all of its claims and no others: they are renewed, lost and released
+        # as one. Suppose this thread holds "a", and "b" is acquired now for "a" and "b": the group would be two acquisitions, and
+        # one could be lost while the other stands.
         if own and all(contender.options.reentrant for contender in acquisition.contenders):
             held: Held = own[0].whole
             if own[0].group is not None and set(held.claims) == set(holders):
@@ -147,7 +147,7 @@ class LockGroup(Lock["Held"]):
 
     def _current(self, what: str) -> Held:
         held = super()._current(what)
-        # the latest acquisition is remembered after its release, for `lost` and `loss`
+        # the handle remembers the latest acquisition after its release, for `lost` and `loss`
         if held.is_released:
             raise self._not_held_error(what)
         return held
@@ -307,11 +307,11 @@ class OneOfSeveral(HandleOfOne):
 
 
 def members(called: str, keys: Iterable[Any], make: Callable[[str], Any]) -> list[Any]:
-    """Return a mutex for each of several keys, without repeated ones.
+    """Return a mutex for each of several keys, each once.
 
     Args:
         called: Name of the method that the user called, for messages.
-        keys: The keys; a mutex on one key is taken as it is.
+        keys: The keys, or mutexes on one key, which are returned as they are.
         make: Makes a mutex for a key.
 
     Raises:
@@ -321,10 +321,10 @@ def members(called: str, keys: Iterable[Any], make: Callable[[str], Any]) -> lis
     check_several(called, keys)
     found: dict[str, Any] = {}
     for key in keys:
-        # not those for tasks, nor the runs of `once`: they wrap the lock that they are made of
+        # not a mutex for tasks, nor a run of `once`: these wrap a lock
         mutex = key if isinstance(key, HandleOfOne) and isinstance(key, Lock) else make(key)
         if isinstance(mutex, OneOfSeveral):
-            # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
+            # A transaction cannot choose: with a semaphore in it, it would wait for permit 1 while other permits are free.
             msg = f"{called} takes keys, and mutexes on one key each, not {mutex!r}"
             raise TypeError(msg)
         # by the row: the same key in two tables is two locks, but by two models of one table it is one lock

@@ -1,1 +1,1 @@
-"""Locks that readers share: how they join one claim, renew and leave it, and how a writer that waits holds new ones back."""
+"""Locks that readers share: how they join one claim, renew and leave it, and how a waiting writer holds new readers back."""

@@ -1,7 +1,7 @@
-"""Acquire a shared lock: begin a claim, or join the one that other readers share; renew it, and leave it.
+"""Acquire a shared lock: begin a claim, or join the claim that other readers share; renew it, and leave it.
 
 Each reader is by itself: there is no line in the process, and no hand-over. A writer that waits marks the row, which holds
-new readers back for a few seconds at a time. What may be sent is decided in `pynamodb_mutex._shared.readers`.
+new readers back for a few seconds at a time. `pynamodb_mutex._shared.readers` decides what may be sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol import outcome
 
 _MOST_ROUNDS = 4
-"""Most requests of one try: one that begins, and joins that are refused for their form, or for others' longer leases."""
+"""Most requests of one try: one that begins a claim, and joins; DynamoDB may refuse a join for its form, or for a longer lease."""
 
 
 class Waiting(list[Any]):
@@ -56,7 +56,6 @@ class SharedContender(Contender):
 
     @property
     def queue(self) -> Queue:
-        """Its own queue."""
         return self._queue
 
     key_queue = queue
@@ -78,10 +77,10 @@ class SharedContender(Contender):
         return super().values(lease, end) | {"owner": SHARED_MARK + self.owner}
 
     def disown(self, own: Any) -> Operation[None]:
-        """Remove an entry that may have been made, and that nobody will use; sent once, after a read that shows it."""
+        """Remove an entry that nobody will use, if a read shows it; sent once."""
         if self.process.inherited:
-            return  # as for a lock that is held alone
-        # Never by the token alone: others share the claim.
+            return  # as `Contender.disown`
+        # Never by the token alone: other readers share the claim.
         store, row = self.store, self.options.row
         reply = yield from send(store.read(row, consistent=True))
         if not isinstance(reply, Failure) and own.end_in(reply.claim) is not None:
@@ -90,7 +89,7 @@ class SharedContender(Contender):
 
 
 def shares_of(contender: Contender, *, of_caller: bool = False) -> list[HeldShare]:
-    """Return the shares of a lock that this process has, or only those of the thread or task that asks for it."""
+    """Return this process's shares of a lock, or only the shares of the thread or task that asks for it."""
     found = contender.process.holders(contender.store, contender.row_name)
     held = [each for each in found if isinstance(each, HeldShare) and each.held]
     return [each for each in held if not of_caller or each.contender.caller == contender.caller]
@@ -110,7 +109,7 @@ class HeldShare(HeldClaim):
 
     @property
     def can_be_won_back(self) -> bool:
-        """Whether a renewal would make it held again; not once a row has shown that the entry was removed."""
+        """Whether a renewal would make it held again: until a row has shown that the entry was removed."""
         return super().can_be_won_back and self.belief.taker is None
 
     def begin(self) -> None:
@@ -123,12 +122,12 @@ class HeldShare(HeldClaim):
     def leave_queue(self) -> None:
         """Remove the holder from the records of this process, and wake a writer of this process that waits."""
         super().leave_queue()
-        # Not while others share it: a fair writer takes this for a free lock, and would neither read nor mark.
+        # Not while other readers share it: a fair writer would take the lock for free, and neither read nor mark.
         if len(self.own.seen.readers or ()) <= 1:
             self.process.queue(self.store, self.contender.row_name).wake()
 
     def emit(self, name: str, **fields: Any) -> None:
-        """Queue an event of this acquisition, with what others who share the lock have to do with it."""
+        """Queue an event of this acquisition, without the fields that make no sense if others share the lock."""
         own = self.own
         super().emit(name, **fields, readers=len(own.seen.readers or ()), resent=own.resent)
 
@@ -147,7 +146,7 @@ class HeldShare(HeldClaim):
             self.lose(Loss.EXPIRED, row)
             return "lost"
         if verdict == "lost":
-            # our claim without an end was cleared by hand, whoever has begun it
+            # if the row has our claim without an end, somebody cleared it by hand, whichever reader began it
             self.note_refusal(row._replace(token=own.token) if own.is_of(row) else row)
             return verdict
         own.seen = row
@@ -171,7 +170,7 @@ class HeldShare(HeldClaim):
             row = answer.claim
             if answer.applied or own.end_in(row) is None:
                 break
-            # others have left or joined since: it is the last one now, or is not any more
+            # other readers have left or joined since: this one is the last now, or not any more
             own.seen = row
         maybe_applied = ending.attempts.maybe_applied
         is_lost = was_lost_before_release(own, row, maybe_applied=maybe_applied)
@@ -184,20 +183,20 @@ class HeldShare(HeldClaim):
         raise self.lost_at_release(row)
 
     def _has_left(self, answer: Answer) -> bool:
-        """Return whether a refusal shows that an earlier copy of the same leave was applied: see `shows_release`."""
+        """Return whether a refusal shows that an earlier copy of this leave was applied: see `shows_release`."""
         own, row = self.own, answer.claim
         if own.is_of(row):
-            # Nobody else removes an entry, but a reader that joins many: those that this one has seen, or those here.
+            # Only a reader that joins many others removes another's entry: there are too few in both rows that we saw.
             return all(len(each.readers or ()) < readers.BURY_FROM for each in (own.seen, row))
-        # Whoever takes over a claim that stands leaves its owner's label, and `Claim.abandoned_by` is without readers.
+        # A holder that takes over a standing claim copies its owner. Read raw: `Claim.abandoned_by` leaves readers out.
         former = answer.item.get(self.store.layout.abandoned_by.attr_name)
         return former == {"S": ""} and shows_release(own, row, "", deletes=False)
 
 
 class CoveredShare(HeldClaim):
-    """A share of the thread or task that holds the lock alone. It has no claim: its lock is the one that covers it.
+    """A share of a thread or task that holds the lock alone. It has no claim of its own: that lock covers it.
 
-    Whatever it does not set itself is that lock's, such as `belief` until it is released.
+    It has the lock's attributes, such as `belief` until it is released, where it does not set its own.
     """
 
     __slots__ = ("_lock",)
@@ -212,7 +211,7 @@ class CoveredShare(HeldClaim):
         return getattr(self._lock, name)
 
     def note_end(self) -> None:
-        """Note the loss of the lock, if its lease has ended."""
+        """Note the loss of the covering lock, if its lease has ended."""
         self._lock.note_end()
 
     def emit(self, name: str, **fields: Any) -> None:
@@ -225,27 +224,23 @@ class CoveredShare(HeldClaim):
 
 
 class SharedAcquisition(acquire.Acquisition):
-    """An attempt to acquire a shared lock, until a deadline."""
+    """The acquisition of a shared lock."""
 
     _clause = requests.Begin()
 
     def by_force(self) -> None:
-        """Refuse: a reader breaks nobody's claim.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise TypeError: a reader breaks nobody's claim."""
         raise TypeError("force=True is for a lock that is held alone, and not for shared=True")
 
     def acquire(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim | None]:
-        """Acquire and emit the outcome: see `BaseAcquisition.acquire`. If this thread or task holds the lock alone, that covers it."""
+        """Acquire as `BaseAcquisition.acquire`; if this thread or task holds the lock alone, return a share that it covers."""
         contender = self.contender
         alone = contender.stalled_holder()
         if alone is not None and alone.contender.caller == contender.caller:
             covered = CoveredShare(alone)
             note(covered)
             return covered
-        # one read, and no write that is refused, where another of this process reads; none where this one does
+        # If another caller of this process reads, a read comes first, to spare a refused write; not if this caller reads.
         self._reads_first = bool(shares_of(contender))
         for share in shares_of(contender, of_caller=True):
             self.observed.see(share.own.seen, self.process.now)
@@ -268,7 +263,7 @@ class SharedAcquisition(acquire.Acquisition):
 
     @property
     def described(self) -> str:
-        """What kept this reader out last: a mark, or the number of readers, besides the holder."""
+        """The reason that kept this reader out last, for a message: a holder, a mark, or the number of readers."""
         seen, bounds, besides = self._seen, self.contender.store.bounds, ""
         if seen.marked_until(self.process.now, bounds) is not None:
             end = date_of(seen.wanted_until)
@@ -283,7 +278,7 @@ class SharedAcquisition(acquire.Acquisition):
 
     @property
     def _is_nested(self) -> bool:
-        """Whether this thread or task has an entry in the claim: no waiting writer keeps it out, or both would wait for ever."""
+        """Whether this thread or task has an entry in the claim: a waiting writer must not keep it out, or both wait for ever."""
         mine = shares_of(self.contender, of_caller=True) if self._seen.readers else ()
         return any(share.own.end_in(self._seen) is not None for share in mine)
 
@@ -333,24 +328,24 @@ class SharedAcquisition(acquire.Acquisition):
         answer = yield from retrying(
             process, build, self._deadline, about=contender, attempts=attempts, accept=accept
         )
-        # Suppose a join is refused for too many readers, one of them leaves, and a copy of that join is applied: its entry is
-        # found by the next request, and others have counted since then.
+        # Suppose a join is refused for too many readers, one of them leaves, and a copy of the join is applied: the next request
+        # finds its entry, and watchers have counted since then.
         own.asked = min(own.asked, attempts.first_sent, answer.sent)
         if own.end_in(answer.claim) is None:
             self.undo.pop()
             own.again(*proposed)
             self._see_answer(answer)
             return None
-        # Also if refused: an earlier attempt was applied. See `Acquisition.take`, for this and the rest.
+        # Even if it was refused: an earlier attempt was applied. See `Acquisition.take`, for this and the rest.
         found = answer.claim
         if found.token != own.token:
-            # It joins a claim. That a writer died before, the reader that began the claim has reported.
+            # It joins a claim. If a writer died before, the reader that began the claim has reported that.
             found = found._replace(abandoned_by="")
         claim = HeldShare(contender, own, found, answer.item, own.asked)
         held = yield from self._hold(claim, own.asked)
         if held is None:
-            # The name is not used again. Suppose the leave that was sent just now is late: it would remove the entry of a
-            # reader that holds the lock. And whoever watches the row has waited since this entry was made.
+            # Do not use the name again. Suppose the leave that was sent just now is late: it would remove the entry of a reader
+            # that holds the lock. And a waiter that watches the row counts from the time when this entry was made.
             own.version = 0
         return held
 
@@ -359,10 +354,10 @@ class SharedAcquisition(acquire.Acquisition):
 
 
 def meet_readers(acquisition: acquire.Acquisition) -> None:
-    """Let an attempt to hold the lock alone, which has seen that readers share it, mark its row if it may wait.
+    """Let a writer's acquisition, which has seen readers, mark the row if it may wait.
 
     Raises:
-        MutexAlreadyHeldError: If one of the readers is the thread or task itself.
+        MutexAlreadyHeldError: If the thread or task is itself one of the readers.
     """
     claim, contender = acquisition.observed.claim, acquisition.contender
     if claim is None or not claim.readers or acquisition.request_mark is not None:
@@ -376,14 +371,14 @@ def meet_readers(acquisition: acquire.Acquisition) -> None:
 
 
 class _Mark:
-    """The mark of one attempt."""
+    """The mark of one writer's acquisition."""
 
     def __init__(self, acquisition: acquire.Acquisition) -> None:
         self._acquisition = acquisition
         self._until = 0.0
 
     def request(self) -> Request | None:
-        """Return the request that marks the row, and shows it; None if there are no readers, or another mark will do."""
+        """Return the request that marks the row, and shows it; None if there are no readers, or another mark is long enough."""
         acquisition, contender = self._acquisition, self._acquisition.contender
         now, claim, bounds = (
             acquisition.process.now,
@@ -395,7 +390,7 @@ class _Mark:
         until = claim.marked_until(now, bounds) or 0.0
         if until - bounds.highest(now) >= readers.MARK_LEFT:
             return None
-        # Never sooner: suppose server time turns out to be less far on. An earlier end would be refused, and then removed in vain.
+        # The end never moves back: DynamoDB refuses an earlier end, and `remove`, which names it, would find nothing.
         self._until = max(self._until, bounds.nominal(now) + readers.MARK)
         if acquisition.process.hears("marked"):
             fields = {"readers": len(claim.readers)}

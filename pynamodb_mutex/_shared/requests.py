@@ -30,7 +30,7 @@ _TICK = Value({"N": "0.001"})
 
 
 class _NamedTemplate(Template):
-    """A template with slots for names, too: those of a claim and of its readers, which are keys of a map."""
+    """A template with slots for names, too: a claim's and its readers', which are keys of a map."""
 
     def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
         request = super().fill(key, values)
@@ -51,7 +51,7 @@ def _not_marked(layout: Layout) -> Condition:
 
 
 class Begin(NamedTuple):
-    """What the first reader adds to the acquiring write."""
+    """The first reader's addition to the acquiring write."""
 
     def free(self, layout: Layout) -> Condition:
         """Return the condition that nobody holds the lock."""
@@ -64,7 +64,7 @@ class Begin(NamedTuple):
 
 
 class SharedTemplates(Templates):
-    """The templates of these requests."""
+    """The templates of readers' and waiting writers' requests."""
 
     def __init__(self, layout: Layout, connection: Any) -> None:
         super().__init__(layout, connection)
@@ -80,19 +80,19 @@ class SharedTemplates(Templates):
         return _NamedTemplate(self._connection, **parts)
 
     def _moved(self, form: Form) -> tuple[list[Action], Condition]:
-        """Return the actions that give the reader's entry an end, and the row one not before it; and their condition."""
+        """Return the actions that give the reader's entry an end, and the row an end not before that; and their condition."""
         layout = self._layout
         ends, lease, end = layout.expires_at, layout.lease, slot("N", "end")
         moved = end if form == "far" else Path(ends) + _TICK
         actions: list[Action] = [SetAction(self._me, end), SetAction(Path(ends), moved)]
-        # The row's lease never falls: a watcher that knows no server time waits as long as the row says.
+        # The row's lease never falls: a watcher that knows no server time waits for the lease in the row.
         actions += [lease.set(slot("N", "lease")), *layout.dated()]
         later: Condition = (ends < end) if form == "far" else (ends >= end)
         return actions, later & (lease <= slot("N", "lease"))
 
     @by_kind
     def join(self, kind: tuple[Form, bool, bool]) -> Template:
-        """Join a claim that was seen. A late copy is refused by the own entry or, after that has left, by the claim."""
+        """Join a claim that was seen. The reader's entry or, once it has left, the claim makes DynamoDB refuse a late copy."""
         form, is_nested, buries = kind
         layout = self._layout
         actions, moves = self._moved(form)
@@ -113,17 +113,17 @@ class SharedTemplates(Templates):
     def renew(self, form: Form) -> Template:
         """Move the end of the own entry to a later time."""
         actions, moves = self._moved(form)
-        # Without the comparison of the entry a late copy would move its end back, under a holder that believes in the later.
+        # Without the comparison of the entry, a late copy would move its end back, while the holder believes in the later end.
         return self._named(actions, self._is_claim & (self._me < slot("N", "end")) & moves)
 
     @by_kind
     def leave(self, is_last: bool) -> Template:
-        """Remove the own entry; the last reader's ends the claim."""
+        """Remove the own entry; the last reader ends the claim."""
         layout = self._layout
         condition = self._is_claim & self._me.exists()
         if not is_last:
-            # Suppose the others are dead: then the lock is free from now on, not since the last of their ends, and the first
-            # in line, which lives, has its time.
+            # Suppose the other readers are dead: then the lock is free from now on, not since the last of their ends, and the
+            # first in line, which lives, has its full time.
             left = layout.free_since.set(slot("N", "free_since"))
             return self._named([self._me.remove(), left], condition & (self._size > _ONE))
         condition &= (self._size == _ONE) & layout.has_claim
@@ -131,7 +131,7 @@ class SharedTemplates(Templates):
 
     @Lazy
     def mark(self) -> Template:
-        """Mark the row of a claim that readers share, so that no others join it; a mark never becomes shorter."""
+        """Mark the row of a claim that readers share, so that no other readers join it; a mark never becomes shorter."""
         layout = self._layout
         until, by = layout.wanted_until, layout.wanted_by
         mark = slot("N", "until")
@@ -142,7 +142,7 @@ class SharedTemplates(Templates):
 
     @Lazy
     def unmark(self) -> Template:
-        """Remove a mark, the own one alone."""
+        """Remove the own mark, and no other."""
         until, by = self._layout.wanted_until, self._layout.wanted_by
         return self._template([until.remove(), by.remove()], until == slot("N", "until"))
 
@@ -179,9 +179,9 @@ def join(  # noqa: PLR0917 - as for a renewal, and the time
     Args:
         store: Where the row is.
         row: Its primary key.
-        own: The reader's claim, with the one that it joins as it was seen.
+        own: The reader's claim, with the claim to join as it was seen.
         end: End of its entry, in server time.
-        lease: Seconds for which it wants that.
+        lease: Seconds until that end.
         now: Local time.
         nested: Whether the thread or task that joins is in the claim already.
     """
@@ -205,7 +205,7 @@ def not_marked(store: Store, now: float) -> dict[str, str]:
 
 
 def leave(store: Store, row: RawItem, own: SharedClaim, now: float) -> Request:
-    """Return the request by which a reader leaves; the claim ends with it if it is the last, as far as is known."""
+    """Return the request by which a reader leaves; if no other reader was seen, it ends the claim."""
     is_last = len(own.seen.readers or ()) == 1
     values = _values(own) | store.ending(now)
     return store.update(store.of(SharedTemplates).leave[is_last], row, values)

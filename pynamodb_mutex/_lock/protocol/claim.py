@@ -262,7 +262,7 @@ class ObservedClaim:
         return min(self.matures(), bounds.passes(self.claim.ends + TICK))
 
     def to_name(self, now: float, bounds: Bounds | None) -> Claim | None:
-        """Return the claim if a write that takes it over must name it, with its end; None if server time has passed its end."""
+        """Return the claim if a write that takes it over must name it, with its end; None if the write only compares its end."""
         is_shared = self.claim is not None and self.claim.readers is not None
         return (
             self.claim if now >= (self.free_at(bounds) if is_shared else self.matures()) else None

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _CONTAINERS = (list, tuple, dict, Sequence, Mapping, Union, UnionType)
-"""What JSON carries if it carries what is in it."""
+"""Types that JSON can carry if it can carry their items."""
 
 _NOT_JSON = (bytes, AbstractSet, date, time, timedelta, Decimal, UUID, Enum)
-"""Common results that it does not carry, in addition to dataclasses and Pydantic's models."""
+"""Common types that JSON cannot carry, in addition to dataclasses and Pydantic's models."""
 
 _functions: dict[tuple[type, str], str] = {}
-"""The function of each template, by model: two that share one would get each other's results."""
+"""The function of each template, by model: two functions with one template would get each other's results."""
 
 
 def once(
@@ -121,12 +121,11 @@ def once(
 
 
 def _check_json(function: Callable[..., object], options: OnceOptions) -> None:
-    """Refuse a function that says that it returns what JSON cannot carry, without ``encode``.
+    """Raise TypeError if JSON cannot carry the annotated result of a function, and there is no ``encode``.
 
-    Raises:
-        TypeError: If so. The first call would do the work, and all others fail for as long as its result counts.
+    Otherwise the first call would do the work, and all later calls would fail for as long as its result counts.
     """
-    # below another decorator the annotation may be that of another result
+    # if another decorator is below, it may change the annotated result
     if "encode" in options or hasattr(function, "__wrapped__"):
         return
     try:
@@ -144,20 +143,16 @@ def _check_json(function: Callable[..., object], options: OnceOptions) -> None:
 
 
 def _is_not_json(kind: Any) -> bool:
-    """Return whether JSON certainly carries no value that is annotated so."""
+    """Return whether JSON certainly cannot carry a value with this annotation."""
     if not isinstance(kind, type) or issubclass(kind, (str, int, float, list, tuple, dict)):
         return False
     return issubclass(kind, _NOT_JSON) or is_dataclass(kind) or hasattr(kind, "model_dump_json")
 
 
 def _register(model: type, template: str, function: Callable[..., object]) -> None:
-    """Note whose template it is.
-
-    Raises:
-        ValueError: If it is another function's.
-    """
+    """Note the function of a template; raise ValueError if the template has another function."""
     module, own = getattr(function, "__module__", ""), getattr(function, "__qualname__", function)
-    # By its file: a module that is started is imported again by its own name, as ``uvicorn.run("main:app")`` does.
+    # By its file: a module that runs as a program may be imported again by its own name, as ``uvicorn.run("main:app")`` does.
     file = getattr(sys.modules.get(module), "__file__", None)
     name = f"{os.path.realpath(file) if file else module}:{own}"
     first = _functions.setdefault((model, template), name)

@@ -82,7 +82,7 @@ class RowLock(Mutex, Generic[M]):
     def _item_of(claim: HeldClaim) -> RawItem | None:
         """Return the row as the acquiring request read it.
 
-        None if that did not read it: the lock is in the lock table, or was acquired by a transaction, which returns no
+        None if that request did not read it: the lock is in the lock table, or a transaction acquired it, which returns no
         rows.
         """
         return claim.item if claim.store.layout.must_exist and claim.item else None
@@ -140,7 +140,7 @@ class RowLock(Mutex, Generic[M]):
             pynamodb.exceptions.DoesNotExist: The row is missing; nothing is created.
         """
         claim = self._enter()
-        # Python calls no __exit__ for a block that was not entered: what fails from here on must release the lock
+        # Python calls no __exit__ for a block that was not entered: if anything fails from here on, release the lock
         try:
             return self._row_of(claim)
         except BaseException as error:
@@ -200,7 +200,7 @@ class RowLocks(LockGroup, Generic[M]):
                 ``with`` block: MutexLostError, MutexNotHeldError and others.
         """
         held = self._current("transaction")
-        # without the locks that a write of a single row has released already
+        # without locks that a write of a single row has released already
         return _RowsTransactWrite(self._rows_of(held), held.unreleased, unlock=unlock)
 
     def _another(self) -> RowLocks[M]:
@@ -294,15 +294,15 @@ class LockedRows(Sequence[M]):
             items: The rows that `reading` has read.
         """
         for member, claim in self._pairs():
-            # Another thread may have read the row meanwhile. Both get the same instance: with one each, a version
-            # attribute that one write increments would be out of date in the other.
+            # Another thread may have read the row meanwhile. Both get the same instance: if each had its own, a version attribute
+            # that one thread's write increments would be out of date in the other.
             if claim in items and claim.row is None:
                 member.bind(claim, items[claim])
         return [claim.row for claim in self._claims]
 
 
 class _RowsTransactWrite(GuardedTransactWrite):
-    """A transaction under row locks, which puts the instances that are written in it under their rows' locks."""
+    """A transaction under row locks: if the caller writes an instance in it, it puts the instance under its row's lock."""
 
     def __init__(self, rows: LockedRows[Any], claims: Sequence[HeldClaim], *, unlock: bool) -> None:
         super().__init__(claims, unlock=unlock)
@@ -344,5 +344,5 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
         if options.get(option):
             msg = f"{option} needs a lock_model: the lock of {shown(name)} stands in the row itself"
             raise TypeError(msg)
-    # any key serves for the check of the options; key, row and model are the user's row
+    # any key will do for the check of the options; key, row and model are then set to the user's row
     return options_of(name[:64], options).replace(key=name, row=raw_key, model=model)

@@ -711,7 +711,7 @@ def _meet_readers(acquisition: Acquisition) -> None:
 
 
 def _signature() -> inspect.Signature:
-    """Return the signature of `Mutex.for_key` for people, with the defaults of its options, which it hands on."""
+    """Return the signature that help() shows: the parameters of `Mutex.for_key` and each option with its default."""
     plain = inspect.signature(Mutex.for_key.__func__)  # type: ignore[attr-defined]  # a class method has one
     *own, _ = plain.parameters.values()
     options = [

@@ -1,1 +1,1 @@
-"""What people do to locks: create the table, force, list, repair and release them."""
+"""Calls by which people create the lock table, and list, break, repair and release locks."""

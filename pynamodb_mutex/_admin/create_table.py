@@ -1,7 +1,7 @@
 """Creates the table of a lock model, and enables its TTL. Safe to repeat, also by several processes at once.
 
-Sends by the model's own connection, with the retries of its Meta: no lock depends on these requests. It is also where
-the keys of two tables are compared.
+Sends by the model's own connection, with the retries of its Meta: no lock depends on these requests. Also compares the keys of two
+tables.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ def _failed(table: str, error: Exception) -> TableError:
 
 
 def keys_of(table: dict[str, Any]) -> str:
-    """Return names and types of a table's keys, in words. The words are equal if, and only if, the keys are.
+    """Return names and types of a table's keys, in words; two tables have the same words only if they have the same keys.
 
-    Args:
-        table: The table as CreateTable's parameters or DescribeTable's answer describe it.
+    ``table`` is a description as in CreateTable's parameters or DescribeTable's answer.
     """
     definitions = table["AttributeDefinitions"]
     kinds = {each["AttributeName"]: each["AttributeType"] for each in definitions}
@@ -134,11 +133,11 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
     request |= {"BillingMode": mode, **options}
     if mode == "PROVISIONED":
         for index in request.get("GlobalSecondaryIndexes", []):
-            # Each needs its own: DynamoDB has no default. Without numbers in its Meta an index has the table's.
+            # Each index needs its own throughput: DynamoDB has no default. If its Meta has none, it gets the table's.
             index["ProvisionedThroughput"] = (
                 index["ProvisionedThroughput"] or request["ProvisionedThroughput"]
             )
-    # PynamoDB's client does not validate parameters, and would drop a misspelt one.
+    # PynamoDB's client does not validate parameters, and would drop a misspelt parameter.
     report = ParamValidator().validate(request, shape)
     if report.has_errors():
         msg = f"create_table: {report.generate_report()}"
@@ -158,12 +157,12 @@ def _existing(client: Any, request: dict[str, Any], *, wait: bool) -> tuple[bool
             # DescribeTable is eventually consistent: it may not find a table that was created just now.
             if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
-            # Or suppose CreateTable was refused because the table was being deleted, and now it is gone: nobody else
-            # would create it, and this would wait for five minutes.
+            # Or suppose DynamoDB refused CreateTable because the table was being deleted, and now it is gone: nobody else would
+            # create it, and this would wait for five minutes.
             created = created or _is_created(client, request)
         else:
-            # CreateTable was refused for it, and would be as long as this lasts. If this call has created the table, the
-            # description is that of one before it.
+            # DynamoDB refuses CreateTable as long as the deletion lasts. If this call has created the table, the description is
+            # that of the old table.
             if table["TableStatus"] == "DELETING" and not created:
                 msg = f"table {name} is being deleted: create it once it is gone"
                 raise TableError(msg)

@@ -1,4 +1,4 @@
-"""A claim is broken by force: what people decide about a lock."""
+"""Breaks a claim by force, when a person decides so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def force(process: ProcessState, store: Store, row: RawItem, key: str) -> Operat
     """
     until = process.now + RELEASE_PATIENCE
     seen = yield from retrying(process, lambda: store.read(row, consistent=True), until)
-    # a row with a fault shows no end either, but is to be put right
+    # a row with a fault shows no end either, but must be put right
     if seen.claim.fault is None and seen.claim.expires_at is None:
         return False
     return (yield from break_seen(process, store, row, key, seen.item)) is None
@@ -40,7 +40,7 @@ def break_seen(
 ) -> Operation[Answer | None]:
     """Break the claim that was seen in a row, however long ago, and no later one.
 
-    A row whose lock attributes cannot be right is made a tombstone, if these are still exactly as they were seen.
+    If a row's lock attributes cannot be right, and are still exactly as they were seen, this makes the row a tombstone.
 
     Returns:
         None if this broke the claim. Otherwise it had ended before, and the answer shows the row as it is now.
@@ -51,8 +51,8 @@ def break_seen(
     """
     seen = store.layout.claim(item)
     broken_by = FORCED_MARK + process.new_token(store)
-    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it. And for one of
-    # `once`: it may have a result, or a run of unknown outcome, which is forgotten by those alone who mean to.
+    # Raises for another application's row: force would add a TTL to it, and DynamoDB would delete it. Also for a row of `once`:
+    # it may have a result, or a run of unknown outcome, which only a call of `forget` may remove.
     if room_attributes(store.model) or not store.layout.was_a_locks(item):
         seen.check()
 
@@ -62,7 +62,7 @@ def break_seen(
         return requests.force(store, row, seen, broken_by, process.now)
 
     answer = yield from retrying(process, build, process.now + RELEASE_PATIENCE)
-    # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
+    # if it was refused, but the row has the token of this call, an earlier attempt was applied, and its answer was lost
     if not answer.applied and answer.claim.token != broken_by:
         return answer
     note_broken(process, store, lock_name(store.model, key, row), seen, answer.claim)

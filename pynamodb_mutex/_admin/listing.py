@@ -36,7 +36,7 @@ def scan(
     limit: int | None = None,
     hash_key: RawItem | None = None,
 ) -> Request:
-    """Return the request that reads the rows that have something to list, such as a claim, from one page of the table.
+    """Return the request that reads the rows for a listing, such as rows with a claim, from one page of the table.
 
     Args:
         store: Where the rows are.

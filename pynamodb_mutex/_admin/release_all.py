@@ -1,4 +1,4 @@
-"""Releases all that this process holds: for signal handlers, and at a normal end of the interpreter."""
+"""Releases all locks that this process holds: for signal handlers, and at a normal end of the interpreter."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str
         held, is_inside = process.all_held(), process._is_stepping
     if not is_inside:
         return _release(process, held, timeout)
-    # A signal handler has interrupted a step of this thread, and no other thread can take one before that ends.
+    # A signal handler has interrupted a step of this thread, and no other thread can run a step before it ends.
     for each in held:
         execute(process, release(each, by=read_clock() + timeout), may_be_deferred=True)
     msg = "it is released as soon as the step of this library ends that was interrupted"
@@ -75,7 +75,7 @@ def release_all(timeout: float | timedelta = RELEASE_PATIENCE) -> list[tuple[str
 
 
 def _release(process: Process, held: Sequence[Held], timeout: float) -> list[tuple[str, Exception]]:
-    """Release what is held, on this thread and on others if the system grants any; return what was not released."""
+    """Release locks, on this thread and on others if the system grants any; return the locks that were not released."""
     until = read_clock() + timeout
     sleeper = ThreadSleeper()
     waiting = iter(held)
@@ -90,14 +90,14 @@ def _release(process: Process, held: Sequence[Held], timeout: float) -> list[tup
             try:
                 execute(process, release(each, by=until))
             except Exception as error:  # noqa: BLE001 - the others are to be released all the same
-                # not if its holder has released it meanwhile
+                # no failure if the holder has released it meanwhile
                 if type(error) is not MutexNotHeldError:
                     failures[each] = error
             pending.discard(each)
             sleeper.wake()
 
-    # Threads first, but this one works, too: none may come in a handler that has interrupted the start of another one, or
-    # at the end of the interpreter.
+    # Ask for threads first, but this thread works, too: no other may start if this handler has interrupted the start of a
+    # thread, or at the end of the interpreter.
     for _ in held[1:MOST_THREADS]:
         process.threads.put("pynamodb-mutex-release", work)
     process.threads.start()
@@ -114,7 +114,7 @@ def _release(process: Process, held: Sequence[Held], timeout: float) -> list[tup
 
 
 def release_at_exit() -> None:
-    """Release what is held and renewed at a normal end of the interpreter. What is not renewed may be meant to expire."""
+    """At a normal end of the interpreter, release the locks with renewals. The others may be meant to expire."""
     process = current_process()
     held = [each for each in process.all_held() if each.plan is not NEVER]
     if not held:

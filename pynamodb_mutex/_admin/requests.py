@@ -1,4 +1,4 @@
-"""The requests that people make about a lock: break its claim, and put its row right."""
+"""The requests by which a person breaks a lock's claim, or puts its row right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AdminTemplates(Templates):
-    """The templates of these requests."""
+    """The templates of force and repair."""
 
     @Lazy
     def force(self) -> Template:
@@ -51,7 +51,7 @@ class AdminTemplates(Templates):
             path = Path(attribute)
             same: Condition = path.does_not_exist()
             for kind, value in seen.get(attribute.attr_name, {}).items():
-                # As slots: a value that was seen may itself begin like a slot.
+                # As slots: a seen value may itself begin like a slot.
                 values[f"seen {name}"] = value
                 same = path == slot(kind, f"seen {name}")
             condition &= same  # PynamoDB's conditions take None for no condition
@@ -73,7 +73,7 @@ def force(store: Store, key: RawItem, seen: Claim, token: str, now: float) -> Re
 def put_right(store: Store, key: RawItem, seen: RawItem, token: str, now: float) -> Request:
     """Return the request that makes a row with invalid lock attributes a free lock, if they are still as seen.
 
-    The fencing token grows if there was one to count from; otherwise it starts anew.
+    If the row has a valid fencing token, the new one counts from it; otherwise it starts anew.
     """
     stored = Decimal(seen.get(store.layout.version.attr_name, {}).get("N", "-1"))
     version = int(stored) + 1 if 0 <= stored < HIGHEST_VERSION else store.next_version(now)

@@ -1,9 +1,8 @@
 """Detaching a lock here and attaching it in another process, by a ticket.
 
-`detach` renews the claim once more, leaves it in its row, perhaps to end sooner, and writes into the ticket what makes
-the claim ours.
-`Attachment` replaces that claim with one of its own, by the write that acquires a lock on another condition. From then
-on the ticket is used up, and requests of the detaching process that arrive late are refused.
+`detach` renews the claim once more, leaves it in its row, perhaps to end sooner, and writes its token and version into the
+ticket. `Attachment` replaces that claim with its own, by the acquiring write with another condition. From then on the ticket is
+used up, and DynamoDB refuses late requests of the detaching process.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
 
     Args:
         claim: The claim.
-        lease: Seconds for which the ticket is to be good; None for the mutex's lease.
+        lease: Seconds for which the ticket is valid; None for the mutex's lease.
         row: The primary key of the user's row that is locked; None for a lock that is not a row's.
 
     Raises:
@@ -54,9 +53,9 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         PynamoDBException: If DynamoDB refuses or cannot be reached: then nothing has changed here.
     """
     claim.check("detach")
-    # Suppose a guarded write of another thread is under way, the lock is detached, another process attaches, and the
-    # write arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence
-    # the second check.
+    # Suppose a guarded write of another thread is under way, the lock is detached, another process attaches, and the write
+    # arrives: DynamoDB would refuse it. So wait for the write. It may have released the lock, or found it lost: hence the
+    # second check.
     writer = claim.process.runner
     try:
         yield from begin_writing([claim], writer, "detach")
@@ -73,8 +72,8 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     claim.emit_handed_over(None)
     own, store, connection = claim.own, claim.store, claim.store.connection
     if lease is not None and lease < claim.ends - claim.process.now:
-        # The renewal has shortened nothing, for until its answer this process was the holder. Now nobody believes in the
-        # claim, and whoever watches it begins anew for the shorter lease. If this fails, the key is locked for longer.
+        # The renewal has shortened nothing, because until its answer this process was the holder. Now nobody believes in the
+        # claim, and a waiter that watches it begins anew with the shorter lease. If this fails, the key is locked for longer.
         claim.own = OwnClaim(own.token, lease)  # it has not proposed a later end
         claim.own.version = own.version
         values = claim.propose_renewal(lease).values
@@ -83,7 +82,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
                 store.update(store.of(TicketTemplates).end_sooner, claim.options.row, values)
             )
         except BaseException:
-            # Ctrl-C, or a task is cancelled: nobody gets the ticket.
+            # after Ctrl-C, or the cancellation of a task, nobody gets the ticket
             yield from claim.contender.disown(own)
             raise
     return Ticket(
@@ -114,15 +113,14 @@ def _check_detachable(claim: HeldClaim) -> None:
 
 
 class Attachment(Acquisition):
-    """An attempt to continue to hold the lock that a ticket names.
+    """The acquisition by which a process continues to hold the lock that a ticket names.
 
-    It takes the claim over by the write that acquires a lock, on the condition that the ticket's claim is in the row
-    and has not surely expired.
+    It takes the claim over by the acquiring write, on condition that the ticket's claim is in the row and has not surely expired.
     """
 
     def __init__(self, contender: Contender, ticket: Ticket) -> None:
         timeout = contender.options.seconds_to_wait(blocking=True, timeout=None)
-        # The default timeout is infinite, but the ticket's claim ends, as a rule a lease after it was detached.
+        # The default timeout is infinite, but the ticket's claim ends, as a rule a lease after the detach.
         super().__init__(contender, min(timeout, contender.options.lease))
         self._ticket = ticket
 
@@ -131,12 +129,12 @@ class Attachment(Acquisition):
 
         Raises:
             InvalidTicketError: If the ticket is for another table or region.
-            MutexLostError: If the ticket is not good any more.
+            MutexLostError: If the ticket is no longer valid.
             PynamoDBException: If DynamoDB refuses or cannot be reached.
         """
         contender, ticket = self.contender, self._ticket
         if not contender.store.connection.is_open:
-            # only the client knows its region, which is compared with the ticket's
+            # only the client knows its region, for the comparison with the ticket's
             yield Outside(contender.store.connection.open)
         learns_time = not contender.store.knows_time(contender.options.lease, self.process.now)
         table, region = contender.store.connection.table_name, contender.store.connection.region
@@ -149,9 +147,9 @@ class Attachment(Acquisition):
             )
             raise InvalidTicketError(msg, key=ticket.key)
         if learns_time:
-            # Without server time the new claim would have an end by which others cannot judge it, and after an idle
-            # time one that has passed already; nor could the condition show that the ticket's claim has expired. Any
-            # answer shows the time, so the read need not be consistent.
+            # Without server time others could not judge the new claim by its end, and after an idle time the end would have
+            # passed already; nor could the condition show that the ticket's claim has expired. Any answer shows the time, so the
+            # read need not be consistent.
             yield from self._read(consistent=False)
         claim = yield from self.take()
         if claim is None:
@@ -181,7 +179,7 @@ class Attachment(Acquisition):
         giver = OwnClaim(self._ticket.token, self._ticket.lease)
         giver.version = self._ticket.version
         claim = answer.claim
-        # if the row still has the ticket's claim, it is the claim's end that has passed
+        # if the row still has the ticket's claim, DynamoDB refused the write because the claim's end has passed
         raise self._lost(Loss.EXPIRED if is_mine(giver, claim) else loss_of(giver, claim), claim)
 
     def _lost(self, loss: Loss, claim: Claim | None = None) -> MutexLostError:

@@ -1,4 +1,4 @@
-"""The requests by which a lock is detached and attached."""
+"""The requests that detach and attach a lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TicketTemplates(Templates):
-    """The templates of these requests."""
+    """The templates of detach and attach."""
 
     def attach(self, values: Mapping[str, Any]) -> Template:
         """Take over the claim that a ticket names, unless its end has certainly passed."""
@@ -28,7 +28,7 @@ class TicketTemplates(Templates):
     @by_kind
     def _attach(self, kind: tuple[bool, tuple[str, ...]]) -> Template:
         layout = self._layout
-        # The comparison also fails for a row without an end: a lock that was released cannot be attached.
+        # The comparison also fails for a row without an end: nobody can attach a released lock.
         runs = layout.expires_at >= slot("N", "now_low")
         return self._template(
             layout.succeeding(*kind), layout.mine() & runs, return_values="ALL_NEW"

@@ -1,4 +1,4 @@
-"""The ticket that is passed from the process that detaches a lock to the one that attaches it."""
+"""The ticket that the process which detaches a lock passes to the process which attaches it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.dynamodb.keys import RawItem
 
 _FORMAT = 1
-"""The format of tickets that is written here, and the only one that is read."""
+"""The format of tickets: the library writes this one, and reads no other."""
 
 
 class Ticket(NamedTuple):
-    """What a process must know to continue to hold a lock.
+    """The values that a process needs to continue to hold a lock.
 
     Attributes:
         table: Name of the table that the claim is in.
@@ -31,7 +31,7 @@ class Ticket(NamedTuple):
         key: The lock's key.
         token: Token of the acquisition that was detached.
         version: Fencing token of that acquisition.
-        expires_at: End of its claim in server time. For people only: the end in the row is what counts.
+        expires_at: End of its claim in server time. For people only: the end in the row counts.
         lease: Lease of the detached mutex, in seconds.
         row: The primary key of the user's row that is locked; None for a lock that is not a row's.
         range_key: The range key of the lock's row, as it is stored; None if the caller gave none.
@@ -64,7 +64,7 @@ class Ticket(NamedTuple):
             for name in filter(None, (hash_key_name(model), range_key_name(model))):
                 attribute = model.get_attributes()[name]
                 raw[attribute.attr_name] = _read_value(attribute, given[attribute.attr_name])
-            # The key of a row's lock is made of the table and the primary key: a ticket for another row does not fit.
+            # The key of a row's lock contains the table and the primary key: a ticket for another row does not fit.
             fits = row_name(model, raw) == self.key
         except (LookupError, TypeError, ValueError, ArithmeticError):
             fits = False

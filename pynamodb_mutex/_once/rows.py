@@ -126,8 +126,8 @@ class Begin(NamedTuple):
 
     def add(self, layout: OnceLayout, actions: list[Action]) -> Condition:
         """Add the actions that begin a run, and return the condition that there is no result, and no run of unknown outcome."""
-        # Another process's run may have done its work, and left no claim to show it. Until a person decides about it, neither TTL
-        # nor force may hide it. So it is an attribute, which the conditions of all callers check.
+        # Another process's run may have done its work, and left no claim to show it. Until a person decides about it, neither
+        # TTL nor force may hide it. So it is an attribute, which the conditions of all callers check.
         condition: Condition = layout.no_result_counts() & layout.unknown.does_not_exist()
         if self.found is False:
             condition &= ~layout.exists

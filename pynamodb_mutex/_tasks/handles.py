@@ -1,9 +1,9 @@
 """Base classes of the locks for asyncio tasks.
 
 Such a lock contains a lock for threads, and runs that lock's operations with the runner for tasks
-(`pynamodb_mutex._tasks.run_in_task`): there is one protocol, not two. What is written here is what only tasks need:
-taking back what a cancelled call had begun, cancelling the task that lost its lock, and releasing the lock of a task
-whose coroutine is closed. The public classes are in `pynamodb_mutex.aio`.
+(`pynamodb_mutex._tasks.run_in_task`): there is one protocol, not two. This module has only what tasks need in addition: it takes
+back the acquisition of a cancelled call, cancels the task that lost its lock, and releases the lock of a task whose coroutine is
+closed. The public classes are in `pynamodb_mutex.aio`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def to_be_awaited(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return _Unawaited(function(*args, **kwargs))  # type: ignore[return-value]  # it acts as one
 
-    # Where Python can be told, it still counts as a coroutine function: `unittest.mock` replaces it by an AsyncMock.
+    # From Python 3.12 on it still counts as a coroutine function: `unittest.mock` replaces it by an AsyncMock.
     getattr(inspect, "markcoroutinefunction", id)(call)
     return call
 
@@ -120,7 +120,7 @@ class AsyncLock(Handle[Any], Generic[L]):
 
     def _notify(self, lock: L) -> None:
         """Report a loss to the tasks that hold the lock; called on a thread of its own."""
-        # copies, for tasks acquire and release meanwhile, on their event loop's thread
+        # copies, because tasks acquire and release meanwhile, on their event loop's thread
         for several in list(self._holders.values()):
             for holder in list(several):
                 holder.check_soon()
@@ -128,7 +128,7 @@ class AsyncLock(Handle[Any], Generic[L]):
             self._call("on_lost", lock)
 
     def _call(self, name: str, _: L) -> None:
-        """Call what was given as ``on_lost`` or ``on_danger``, with this object; called on a thread of its own."""
+        """Call the user's ``on_lost`` or ``on_danger`` with this object; runs on a thread of its own."""
         result = self._calls[name](self)
         if asyncio.iscoroutine(result):
             # awaited, so that its exception is logged like that of a function
@@ -169,8 +169,8 @@ class AsyncLock(Handle[Any], Generic[L]):
         await self._release()
 
     async def _release(self, data: str | None = None) -> None:
-        # First. Suppose the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it
-        # runs. It would then run while the request below is awaited, and cancel a task that has left the lock.
+        # First. Suppose the lease ends and `_notify` schedules `_check` on the loop, and the task calls this before `_check` runs:
+        # `_check` would run while the task awaits the request below, and cancel a task that has left the lock.
         held = self._lock._current("release")
         self._end_holding(held)
         await end_holding(release(held, data=data), sys.exc_info()[1])
@@ -213,7 +213,7 @@ class AsyncLock(Handle[Any], Generic[L]):
     def _end_holding(self, held: Any) -> None:
         """Forget the task that has an acquisition, if one does: a loss does not cancel it from now on.
 
-        By the acquisition: of a semaphore that tasks share, others have other permits, and are still to be cancelled.
+        Found by acquisition, not by lock: tasks that share a semaphore hold different permits.
         """
         for who, several in list(self._holders.items()):
             last = several[-1]
@@ -235,8 +235,8 @@ class AsyncLock(Handle[Any], Generic[L]):
             MutexLostError: You have lost the lock, and your block did not raise or was cancelled for that loss.
         """
         who, held = self._lock._leave_block(error)
-        # There is none if the body released the lock: not that of a task which shares this object, and has acquired the
-        # lock since, or a loss would not cancel that task. It is ended before the release is awaited, as in `release`.
+        # None if the body released the lock. Not the holder of a task which shares this object and has acquired the lock since:
+        # a loss must still cancel that task. Ended before the release is awaited, as in `release`.
         holder = take_last(self._holders, who)
         left_by = error if holder is None else holder.leave(error)
         if held is not None:
@@ -248,8 +248,8 @@ class AsyncLock(Handle[Any], Generic[L]):
                 note_not_released(left_by, failure)
         loss = None if holder is None else holder.cancelled_for
         if loss is not None and left_by is None and error is not None:
-            # A renewal won the lock back after the loss had cancelled the task, so that the release succeeded. The body
-            # was interrupted nevertheless, and its CancelledError, which is ours, must not look like success.
+            # A renewal won the lock back after the loss had cancelled the task, so that the release succeeded. We interrupted the
+            # body all the same, and our CancelledError must not pass for success.
             raise MutexLostError(f"{self._lock!r} had been lost: {loss.value}", loss=loss)
 
     def _begin(self, held: Held) -> None:
@@ -290,12 +290,12 @@ async def end_holding(operation: Operation[None], error: BaseException | None) -
 
     Suppose a second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines
     of tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
-    worker the lock would be renewed for as long as the process lives. So would the lock of a block around this one if a
-    task to which nobody refers is collected while a loop runs: Python drops a coroutine that awaits as it is closed.
+    worker the lock would be renewed for as long as the process lives. The same holds for the lock of a block around this one, if
+    Python collects a task to which nobody refers while a loop runs: it drops a coroutine that awaits as it is closed.
 
     Args:
         operation: The release.
-        error: The exception by which the caller leaves the lock, or which it handles; None if there is none.
+        error: The exception by which the caller leaves the lock, or that it handles; None if there is none.
     """
     if _can_await(error):
         await execute(current_process(), operation)
@@ -337,9 +337,9 @@ class _HoldingTask:
         self.held = held
         # never None: it is a task that awaited the acquisition
         task: Any = asyncio.current_task()
-        # Weak, because the process refers to the claim, that to `AsyncLock._notify`, and the handle to this. Suppose
-        # that the loop is closed while the task holds the lock. If the task were kept alive, Python would never close its
-        # coroutine, and so never leave the block: the lock would be renewed for as long as the process lives.
+        # Weak, because the process refers to the claim, the claim to `AsyncLock._notify`, and the handle to this object. Suppose
+        # the loop is closed while the task holds the lock. If this kept the task alive, Python would never close its coroutine,
+        # and so never leave the block: the lock would be renewed for as long as the process lives.
         self._task: Callable[[], Any] = weakref.ref(task, forget)
         self._cancels_on_loss = cancel_on_loss
         self.cancelled_for: Loss | None = None
@@ -349,7 +349,7 @@ class _HoldingTask:
     def _cancels(self) -> int:
         """Return how many cancellations of the task are requested; 0 on Python 3.10, which does not count them.
 
-        There, after this object has cancelled the task, `leave` takes each CancelledError for this object's own.
+        On Python 3.10, after this object has cancelled the task, `leave` takes each CancelledError for this object's own.
         """
         count: int = getattr(self._task(), "cancelling", int)()
         return count
@@ -381,8 +381,8 @@ class _HoldingTask:
         self.end()
         if self.cancelled_for is None:
             return error
-        # As `asyncio.timeout` does it: take back our own request. If another remains that was made since the block
-        # began, such as that of a timeout around it, the CancelledError is also its, and must not be replaced.
+        # Take back our own request, as `asyncio.timeout` does. If another request since the block began remains, such as a
+        # timeout's around the block, the CancelledError belongs to that one, too, and must not be replaced.
         getattr(self._task(), "uncancel", int)()
         ours = self._cancels() <= self._other_cancels
         return None if ours and isinstance(error, asyncio.CancelledError) else error

@@ -1,7 +1,7 @@
 """Rows for tasks: their awaited calls.
 
-A write is the same operation as for threads, executed by the runner for tasks. So a cancelled task goes on only when what
-it has sent was answered: unlike a thread of `asyncio.to_thread`, it writes nothing after that.
+A write is the same operation as for threads, executed by the runner for tasks. So a cancelled task goes on only once its request
+was answered: unlike a thread of `asyncio.to_thread`, it writes nothing after that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def write(row: Any, ours: Any, kind: str, options: Options, actions: Any =
     what = _METHODS[kind]
     method = getattr(row, what)
     if getattr(method, "__func__", None) is not ours:
-        # The model's own, or a mock's. With what differs from the defaults, for it may not take all options.
+        # The model's own method, or a mock's. Only with options that differ from the defaults: it may not take all of them.
         pairs = zip(_DEFAULTS.items(), options, strict=True)
         given = {name: value for (name, usual), value in pairs if value is not usual}
         return await on_worker(partial(method, *([] if actions is None else [actions]), **given))
@@ -53,7 +53,7 @@ async def write(row: Any, ours: Any, kind: str, options: Options, actions: Any =
     process, claim, what = current_process(), row._row_claim, f"a{what}"
     guarded = claim is not None and await execute(process, checking(claim, what))
     make = partial(row._members, write, what, claim if guarded else None, unlock=unlock)
-    # with a lock table it may have to make a client, to know its region
+    # if there is a lock table, it may have to make a client, to know the region
     members = make() if type(row).lock_model is None else await on_worker(make)
 
     def noting(done: tuple[dict[str, Any], RawItem | None]) -> Operation[dict[str, Any]]:
@@ -63,8 +63,8 @@ async def write(row: Any, ours: Any, kind: str, options: Options, actions: Any =
         noted: dict[str, Any] = yield Outside(partial(row._written, write, what, data, item))
         return noted
 
-    # Once it is applied, the instance learns of it, even if the task is cancelled: a save of what it was before would undo
-    # what an update has done.
+    # Once DynamoDB has applied the write, the instance learns of it, even if the task is cancelled: otherwise a later save of the
+    # old values would undo an update.
     done = await execute(process, row._writing(process, members, what), noting)
     if done[1] is None:
         return await execute(process, noting(done))

@@ -1,8 +1,8 @@
 """The runner for asyncio tasks: runs operations on the event loop, and sends their requests on a few worker threads.
 
-`execute` is the counterpart of `run_on_thread.execute`: steps are taken on the loop's thread, requests and receivers are left
-to workers, and a wait takes no thread. The rest deals with tasks that are cancelled, and with tasks that are abandoned:
-their coroutine is closed before the operation has ended.
+`execute` is the counterpart of `run_on_thread.execute`: steps run on the loop's thread, requests and receivers on workers, and a
+wait takes no thread. The rest deals with tasks that are cancelled, and with abandoned tasks: Python closes their coroutine before
+the operation has ended.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class TaskSleeper:
 async def sleep(event: asyncio.Event, until: float) -> None:
     """Let this task sleep until a local time, or until an event is set; no longer than LONGEST_SLEEP."""
     ahead = min(until - local_clock().now(), LONGEST_SLEEP)
-    # Also for a sleep without an end: the loop refers to its timers, until it is closed, and nothing else need refer to
-    # this task (see `TaskSleeper`). Without a timer the garbage collector could take a task that still waits.
+    # Even for a sleep without an end: the loop refers to its timers until it is closed, and perhaps nothing else refers to this
+    # task (see `TaskSleeper`). Without a timer the garbage collector could take a task that still waits.
     timer = asyncio.get_running_loop().call_later(max(0.0, ahead), event.set)
     try:
         await event.wait()
@@ -83,18 +83,14 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
 ) -> R:
     """Run an operation for this task. Its first step runs at once, before anything else runs on the loop.
 
-    A request that was sent cannot be called back: however often the task is cancelled, it waits for the answer.
+    Nothing can call a sent request back: however often the task is cancelled, it waits for the answer.
 
     Args:
         process: State of this process.
         operation: The operation; not begun yet.
-        undo: Makes the operation interruptible. If the task is cancelled, the cancellation is thrown into the
-            operation at its next effect or, if it has ended by then, its result is taken back by the operation that
-            ``undo`` returns. None for an operation that runs to its end, such as a release: the task is cancelled
-            after that.
-
-    Returns:
-        What the operation returns.
+        undo: Makes the operation interruptible. If the task is cancelled, the cancellation is thrown into the operation at its
+            next effect or, if the operation has ended by then, the operation from ``undo`` takes its result back. None for an
+            operation that runs to its end, such as a release: the task is cancelled after that.
 
     Raises:
         CancelledError: If the task was cancelled meanwhile.
@@ -106,7 +102,7 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
         raise RuntimeError(
             "no asyncio loop runs: in trio, use the locks for threads, by trio.to_thread.run_sync"
         )
-    # The loop of a workflow, as Temporal's, refuses this. It would never get the answer of a request that is sent.
+    # The event loop of a workflow, such as Temporal's, refuses this call: it would never get the answer to a request.
     loop.is_closed()
     resume: Any = operation.send
     value: Any = None
@@ -125,8 +121,8 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
             if events or process.schedule.needs_loop:
                 taken, events = events, []
                 cancelled = await _delivered(process, taken) or cancelled
-            # After the step, not as soon as it comes: the operation must have seen the answer to its last request, or
-            # it would not know whether there is a claim to release.
+            # After the step, not as soon as the cancellation comes: the operation must have seen the answer to its last request,
+            # or it would not know whether there is a claim to release.
             if cancelled is not None and undo is not None:
                 raise cancelled  # noqa: TRY301 - thrown into the operation below
             value = None
@@ -147,18 +143,18 @@ async def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to 
             _abandon(process, operation, undo, under_way)
             raise
         except InsideMonitor:
-            # A signal handler has interrupted a step and runs an event loop of its own. All steps of that loop are
-            # inside the interrupted one, so it is always the first step that gets here, and nothing has been sent.
+            # A signal handler has interrupted a step and runs an event loop of its own. All steps of that loop are inside the
+            # interrupted step, so only an operation's first step gets here, and nothing has been sent.
             operation.close()
             raise MutexError(INTERRUPTED) from None
         except BaseException as error:  # noqa: BLE001 - raised again, by the operation
-            # it was raised by the operation, which has ended; or, below, by what its effect met
+            # the operation raised it, and has ended; or, below, its effect did
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 raise await _failure(process, error, events, cancelled) from error.__cause__
             resume, value, request = operation.throw, error, None
             if isinstance(error, asyncio.CancelledError):
-                # Once: what the operation does about it, such as releasing a claim, runs to its end, even if the task
-                # is cancelled again. So there is no `undo` any more.
+                # Only once: the operation's reaction, such as the release of a claim, runs to its end, even if the task is
+                # cancelled again. So there is no `undo` any more.
                 cancelled, undo = error, None
 
 
@@ -173,7 +169,7 @@ async def _result(
     try:
         cancelled = await _after(process, events) or cancelled
     except GeneratorExit:
-        # the coroutine is closed while receivers run: nobody will get the result, and nothing can be awaited here
+        # Python closes the coroutine while receivers run: nobody will get the result, and this cannot await anything
         if undo is not None:
             run_on_worker(process, undo(result))
         raise
@@ -192,9 +188,8 @@ def _abandon(
 ) -> None:
     """Let a worker interrupt the operation of a task whose coroutine was closed, and take back its result, if any.
 
-    Python closes a coroutine that nobody refers to any more, such as that of a task whose loop was closed. It
-    throws GeneratorExit into it, on whatever thread the garbage collector happens to run. Three things cannot be done
-    there:
+    Python closes a coroutine to which nobody refers any more, such as the coroutine of a task whose loop was closed: it throws
+    GeneratorExit into it, on the thread on which the garbage collector happens to run. Three things are impossible there:
 
     - Await what the operation asks for: a coroutine that is being closed may not wait.
     - Throw GeneratorExit into the operation: it delegates to other generators, which Python would close, so that
@@ -217,7 +212,7 @@ def _abandon(
         process: State of this process.
         operation: The operation, at the effect to which the task has brought it.
         undo: As for `execute`.
-        under_way: Call of a worker for the last effect that needed one, whether or not it is done; None if none did.
+        under_way: A worker's call for the last effect that needed one, done or not; None if no effect needed one.
     """
 
     def end() -> None:
@@ -241,7 +236,7 @@ def run_on_worker(process: Process, operation: Operation[Any]) -> None:
 
 
 def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
-    """Let a worker make a call for an abandoned task; not in a forked child, for the task goes on in the parent."""
+    """Let a worker make a call for an abandoned task; not in a forked child, because the task goes on in the parent."""
     if not process.inherited:
         process.task_workers.at("").post(call)
 
@@ -252,12 +247,12 @@ async def _failure(
     events: list[Event],
     cancelled: asyncio.CancelledError | None,
 ) -> BaseException:
-    """Return the exception to raise for an operation that has failed: of a cancelled task, its cancellation."""
+    """Return the exception to raise for an operation that has failed: if the task was cancelled, its cancellation."""
     cancelled = await _after(process, events) or cancelled
     if cancelled is not None and error is not cancelled:
         log(logging.DEBUG, "a cancelled task's call failed", exc_info=error)
         return cancelled
-    # the user's call and DynamoDB's cause are of interest, not the frames in between
+    # the user needs their own call and DynamoDB's cause, not the frames in between
     return error.with_traceback(None) if isinstance(error, PynamoDBException) else error
 
 
@@ -274,7 +269,7 @@ async def _wait(effect: Wait, *, to_its_end: bool) -> asyncio.CancelledError | N
         The last cancellation that did not end the wait; None if there was none.
 
     Raises:
-        CancelledError: If one did.
+        CancelledError: If a cancellation ended it.
     """
     event, wakeup = asyncio.Event(), effect.wakeup
     cancelled: asyncio.CancelledError | None = None
@@ -314,7 +309,7 @@ async def _delivered(process: Process, events: list[Event]) -> asyncio.Cancelled
 
 
 async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
-    """Do what is left to do when an operation has ended; return the cancellation that came meanwhile, or None."""
+    """After an operation has ended, do the rest, as `run_on_thread._after`; return a cancellation that came meanwhile, or None."""
     cancelled = await _delivered(process, events)
     if process.threads.waiting:
         process.threads.start()
@@ -338,7 +333,7 @@ def _posted(process: Process, function: Callable[[], T], place: str = "") -> Fut
     Where the system refuses every thread, it is called on the loop's own thread: other tasks have to wait for the
     request, but no lock is lost, and a process that ends does not hang.
     """
-    # Not an executor of `concurrent.futures`: if its thread is refused, it raises, and yet makes the call later.
+    # Not an executor of `concurrent.futures`: if the system refuses its thread, it raises, but still makes the call later.
     future: Future[T] = Future()
     call = partial(contextvars.copy_context().run, function)
     workers = process.task_workers.at(place)
@@ -363,7 +358,7 @@ async def _answer(future: Future[T]) -> tuple[T, asyncio.CancelledError | None]:
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    """Make a call, and set the result or the exception of a future by it."""
+    """Make a call, and give its result or its exception to a future."""
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - also Ctrl-C: it is for whoever awaits
@@ -377,13 +372,13 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
 async def on_worker(function: Callable[[], T]) -> T:
     """Call a function on a worker, as this task; if the task is cancelled, it waits for the end."""
     result: Any = await execute(current_process(), _outside(acting_as(caller())(function)))
-    # of an async function it is what remains to be done
+    # an async function returns a coroutine, which this task runs
     found: T = await result if isinstance(result, Coroutine) else result
     return found
 
 
 async def iterate(items: Iterator[T]) -> AsyncIterator[T]:
-    """Iterate over what a blocking iterator yields, on a worker."""
+    """Iterate over a blocking iterator, on a worker."""
     end: Any = object()
     while (item := await on_worker(partial(next, items, end))) is not end:
         yield item

@@ -2,9 +2,9 @@
 
 Each write under a claim has a number, which it stores in the row that carries the claim, on condition that the claim
 is ours and that the stored number is that of the last write known to be applied. So the row shows, after a lost answer
-or a late copy, which write came last. What a refusal shows is decided in `pynamodb_mutex._lock.protocol.outcome`.
+or a late copy, which write came last. `pynamodb_mutex._lock.protocol.outcome` decides what a refusal means.
 
-The loop that sends a write is here; what a write consists of is in `row_write` and `transaction`.
+This module has the loop that sends a write; `row_write` and `transaction` have the parts of a write.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         def judge(
             self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
         ) -> Verdict:
-            """Return what a row shows about a write that was refused; raise if that is final."""
+            """Return the outcome of a refused write from a row; raise if it is final."""
 
 
 def check_guardable(claim: HeldClaim, what: str) -> None:
@@ -68,11 +68,7 @@ def check_guardable(claim: HeldClaim, what: str) -> None:
 
 
 def refuse_shared(claim: HeldClaim, what: str) -> None:
-    """Raise if others share the claim: writes of readers would have no order, and so no guard.
-
-    Raises:
-        MutexError: If they may.
-    """
+    """Raise MutexError if other readers may share the claim: their writes would have no order, and so no guard."""
     if claim.options.shared:
         msg = f"{what}: {shown(claim.key)} is shared, and readers guard no writes: hold it alone to write"
         raise MutexError(msg, key=claim.key)
@@ -82,12 +78,11 @@ class Guard:
     """The guard that one claim puts on a write.
 
     Attributes:
-        claim: The claim.
         ends: Whether the write releases the lock.
         carries: Whether the write replaces the whole row, and so writes the claim with its end.
         deletes: Whether the write deletes the row that carries the claim.
-        lease: Seconds for which it renews; None for those that are left or, before ``max_hold``, the lock's own.
-        number: Number of the write, which no other one has; 0 until `begin`.
+        lease: Seconds for which it renews; None for the lock's own lease or, after ``max_hold``, the rest of it.
+        number: Number of the write, which no other write has; 0 until `begin`.
     """
 
     def __init__(
@@ -132,10 +127,7 @@ class Guard:
     def begin(self, what: str) -> None:
         """Begin a write. If it releases the lock, the lock does not count as held from now on.
 
-        Not only from its answer on: as soon as the write is applied, another may hold the lock.
-
-        Args:
-            what: Name of the call, for messages.
+        That does not wait for the answer: as soon as DynamoDB applies the write, another may hold the lock.
 
         Raises:
             MutexAlreadyHeldError: If it would release a lock that was acquired several times.
@@ -151,12 +143,7 @@ class Guard:
         self.number = claim.own.next_write(claim.process.random_bits())
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:
-        """Return what a row shows about this write, of which it refused an attempt.
-
-        Args:
-            row: The row; empty if there is none.
-            maybe_applied: Whether an attempt may have been applied.
-        """
+        """Return the outcome of this write from a row that refused an attempt; ``row`` is empty if there is none."""
         claim, now = self.claim, self.claim.process.now
         shown_claim = claim.store.layout.claim(row)
         last = self._renewals[-1].end if self.renews else None
@@ -168,8 +155,8 @@ class Guard:
             may_delete=maybe_applied and claim.stands_at(now) and claim.ends > now,
         )
         if verdict == "applied":
-            # An earlier attempt was applied, with an earlier end than the last one proposed: the lease counts from
-            # when that one was sent. None is left if a renewal has moved the end since.
+            # An earlier attempt was applied, with an earlier end than the last attempt's: the lease counts from the sending of
+            # that attempt. If a renewal has moved the end since, no attempt is left here.
             self._renewals = [each for each in self._renewals if each.end == shown_claim.expires_at]
         return verdict
 
@@ -195,7 +182,7 @@ class Guard:
         return claim.lost_error(what, applied=applied)
 
     def applied(self) -> None:
-        """Note that the write was applied: by its last attempt, unless `judge` has found another."""
+        """Note that the write was applied: by its last attempt, unless `judge` has found an earlier one."""
         claim = self.claim
         claim.own.writes = self.number
         if self._renewals:
@@ -204,40 +191,36 @@ class Guard:
             whole = claim.whole
             claim.emit_renewed()
             if claim.group is None:
-                # this write has renewed one claim of a group alone: the others are due when they were
+                # only without a group: a write renews one claim, and the other claims of a group stay due as planned
                 whole.failure = None
                 whole.plan_renewal(renewal.sent, whole.ends)
                 claim.process.schedule.refresh(whole)
         if self.ends:
             claim.note_unlocked()
-        # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
-        # this one would have been refused; nor can it be any more, for the number that it expects is gone.
+        # This settles an earlier write of unknown outcome that was to release the lock. It was not applied, or DynamoDB would
+        # have refused this write; and it never will be, because the number that it expects is gone.
         elif claim.change("written"):
-            # it may be in danger now: see `HeldClaim.danger_at`
+            # the claim may be in danger now: see `HeldClaim.danger_at`
             claim.process.schedule.refresh(claim.whole)
 
     def failed(self, *, in_doubt: bool) -> None:
-        """Note that the write failed.
-
-        Args:
-            in_doubt: Whether it may have been applied all the same.
-        """
+        """Note that the write failed; ``in_doubt`` says whether it may have been applied all the same."""
         if self.ends:
-            # A write in doubt may have released the lock: then this does not count as held, and a release of it that is
-            # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
+            # A write in doubt may have released the lock: then the lock does not count as held, and if DynamoDB refuses its
+            # release, that is no loss. Even if this write was not applied, an earlier write in doubt may have released it.
             doubt, whole = in_doubt or self._was_in_doubt, self.claim.whole
             self.claim.change("unanswered" if doubt else "not unlocked")
-            # Its lease may have ended by now, or little may be left. Neither counted while the write was under way, so it may
-            # not be scheduled any more: hence no refresh.
+            # The lease may have ended by now, or little may be left. Neither counted while the write was under way, so the claim
+            # may not be in the schedule any more: hence `add`, not `refresh`.
             whole.process.schedule.add(whole, whole.due())
 
 
 class Refusal(NamedTuple):
-    """A write that was refused, and by whom as far as the answer shows.
+    """A refused write, with the conditions that may have refused it.
 
     Attributes:
         guards: Guards that may have refused it, each with the row as it was then.
-        error: The error to raise if it was none of these, nor of the others.
+        error: The error to raise if neither a guard nor another condition of the protocol refused it.
         others: Other conditions of the protocol that may have refused it, each with the row as it was then.
     """
 
@@ -278,21 +261,22 @@ def write(
     claims = [guard.claim for guard in guards]
     writer = process.runner
     try:
-        # Inside, for Ctrl-C may come within a step, too: of a reservation that nobody ends, all later writes would wait for ever.
+        # Inside the try, because Ctrl-C may come within a step, too: if nobody ended the reservation, all later writes would
+        # wait for ever.
         yield from begin_writing(claims, writer, what)
-        # Checked again: the write that this one has waited for may have released the lock, or found it lost.
+        # Check again: this write may have waited for another write, which has released the lock, or found it lost.
         for guard in guards:
             guard.check(what)
         attempts = Attempts()
         try:
-            # if one raises, those that have begun are taken back below; to the others that does nothing
+            # if one raises, the guards that have begun are taken back below; that does nothing to the others
             for guard in guards:
                 guard.begin(what)
             answer = yield from _send_until_known(
                 process, guards, build, refusal, what, attempts=attempts
             )
         except BaseException as error:
-            # any other error than DynamoDB's, such as Ctrl-C, may have come before an answer did
+            # an error that is not DynamoDB's, such as Ctrl-C, may have come before the answer
             in_doubt = attempts.maybe_applied or (
                 attempts.count > 0 and not isinstance(error, PynamoDBException)
             )
@@ -315,20 +299,20 @@ def begin_writing(
 
     Args:
         claims: The claims.
-        writer: What runs the write: `ProcessState.runner`, a new object for each write.
+        writer: `ProcessState.runner` in the write's step, a new object for each write.
         what: Name of the call, for messages.
 
     Raises:
         MutexError: If the wait would keep the write that is under way from ever ending.
     """
-    # Suppose two are made at a time under one claim: A expects the number 0 and writes 1, B expects 0 and writes 2. B
-    # is applied, and its answer is lost. A is refused, sent again (expects 2, writes 1), and applied. B's retry finds
-    # 1, which is not its own number, is sent again as well (expects 1, writes 2), and is applied a second time.
+    # Suppose two writes are made at a time under one claim: A expects the number 0 and writes 1, B expects 0 and writes 2. B is
+    # applied, and its answer is lost. A is refused, sent again (expects 2, writes 1), and applied. B's retry finds 1, which is
+    # not its own number, is sent again as well (expects 1, writes 2), and is applied a second time.
     while busy := [claim for claim in claims if claim.writes_on is not None]:
         wakeup = Wakeup()
         for claim in busy:
-            # A signal handler has interrupted this thread while it sends that write; or a task of this thread's event
-            # loop sends it, which goes on only when this call returns.
+            # Either this is a signal handler that has interrupted the thread while it sends that write; or a task of this
+            # thread's event loop sends it, and goes on only when this call returns.
             if claim.writes_on is not None and claim.process.stalls(claim.writes_on):
                 msg = f"{what}: a write under the lock {shown(claim.key)} is under way on this thread, which this call blocks"
                 raise MutexError(msg, key=claim.key)
@@ -339,7 +323,7 @@ def begin_writing(
 
 
 def end_writing(claims: Sequence[HeldClaim], writer: tuple[int, bool]) -> None:
-    """End the reservation of `begin_writing`, if it came to that, and wake the writes that wait for it."""
+    """End the reservation of `begin_writing`, if there is one, and wake the writes that wait for it."""
     for claim in claims:
         if claim.writes_on is writer:
             claim.writes_on = None
@@ -364,7 +348,7 @@ def _send_until_known(
     """
     about = guards[0].claim if guards else None
     while True:
-        # anew in each round, for a renewal that this write met has moved the ends of the leases
+        # anew in each round, because a renewal that this write met has moved the ends of the leases
         until = min((guard.claim.ends for guard in guards), default=process.now + RELEASE_PATIENCE)
         answer = yield from retrying(process, build, until, about=about, attempts=attempts)
         maybe_applied = attempts.maybe_applied
@@ -395,16 +379,16 @@ def _is_applied(
         if is_lost and not (applied and guard.ends):
             guard.lose(row)
             if not applied:
-                # A transaction that is refused at the first attempt was not applied before: DynamoDB recognises a copy by
-                # its ClientRequestToken. Of another write, a proxy may have sent a copy that was applied.
+                # If a transaction is refused at the first attempt, it was not applied before: DynamoDB recognises a copy by its
+                # ClientRequestToken. For another write, a proxy may have sent a copy that was applied.
                 maybe = maybe_applied or not isinstance(refusal.error, TransactWriteError)
                 unknown = verdict == "lost" and maybe
                 raise guard.error(what, applied=None if unknown else False)
     if applied or verdict == "again":
         return applied
-    # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has
-    # been applied so far. One may still be on its way. Schedule: the first attempt is delayed, the second is refused
-    # because another holds the row, the holder releases it, and the first arrives.
+    # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has been
+    # applied so far. An attempt may still be on its way. Schedule: the first attempt is delayed, the second is refused because
+    # another holds the row, the holder releases it, and the first attempt arrives.
     others = {
         condition.judge(row, refusal.error, now, maybe_applied=maybe_applied)
         for condition, row in refusal.others
@@ -460,8 +444,8 @@ def save_data(
         serialized: The payload.
         lease: Seconds for which the same write renews the claim; None if it leaves the end alone.
     """
-    # Not a renewal that writes the payload besides. Suppose `renew(data=1)` is sent late, its caller gets an error and
-    # calls `save_data(2)`: the end that the late one proposes is later than the stored one, and it would write 1 over 2.
+    # A guarded write, not a renewal that also writes the payload. Suppose `renew(data=1)` is delayed, its caller gets an error
+    # and calls `save_data(2)`: the late renewal's end is later than the stored end, and it would write 1 over 2.
     store, row = claim.store, claim.options.row
     requests = store.of(WriteTemplates)
     template = requests.clear_data if serialized is None else requests.save_data

@@ -1,4 +1,4 @@
-"""The requests of guarded writes: what a claim adds to a write, and the writes of a lock's own row."""
+"""The requests of guarded writes: the guard that a claim adds to a write, and the writes of a lock's own row."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def guarding(layout: Layout, value: Operand = slot) -> Condition:
-    """Return the condition that the claim is ours, and that its last guarded write is the one that we know of."""
-    # Without `has_claim`, a write that is delayed until after our release would be applied: the tombstone keeps
-    # token and version. Without `known`, a late copy of our first write would undo our second.
+    """Return the condition that the claim is ours, and that we know its last guarded write."""
+    # Without `has_claim`, a write that is delayed until after our release would be applied: the tombstone keeps token and
+    # version. Without `known`, a late copy of our first write would undo our second.
     last: Condition = layout.writes == value("N", "known")
     guarding: Condition = layout.mine(value) & layout.has_claim & last
     return guarding
@@ -32,17 +32,17 @@ def counted(layout: Layout, value: Operand = slot) -> Action:
 
 
 def tombstone(layout: Layout, version: int) -> RawItem:
-    """Return what a put without the lock writes of a claim: only the fencing token that the next one is above."""
+    """Return the lock attributes that a put without the lock writes: only a fencing token, from which the next one counts."""
     return {layout.version.attr_name: {"N": str(version)}}
 
 
 def carried(layout: Layout, values: Mapping[str, Any], *, ended: bool) -> RawItem:
-    """Return what a guarded put writes of the claim, or of its tombstone: it replaces the whole row."""
+    """Return the lock attributes that a guarded put writes, of the claim or its tombstone: it replaces the whole row."""
     raw: RawItem = {
         layout.token.attr_name: {"S": values["mine"]},
         layout.version.attr_name: {"N": values["version"]},
         layout.writes.attr_name: {"N": values["next"]},
-        # By its absence, the holder before, whose release is refused now, would take its lock for released.
+        # If it were absent, the previous holder, whose release DynamoDB refuses now, would take its lock for released.
         layout.abandoned_by.attr_name: {"S": values["abandoned_by"]},
     }
     if not ended:
@@ -55,7 +55,7 @@ def carried(layout: Layout, values: Mapping[str, Any], *, ended: bool) -> RawIte
 
 
 class WriteTemplates(Templates):
-    """The templates of guarded writes of a lock's own row, and of checks that nobody holds one."""
+    """The templates of guarded writes of a lock's own row, and of checks that nobody holds a lock."""
 
     def _guarded(self, *actions: Action) -> Template:
         layout = self._layout
@@ -63,7 +63,7 @@ class WriteTemplates(Templates):
 
     @Lazy
     def guard(self) -> Template:
-        """Count a guarded write, only under our claim and only if the previous one is the last that was applied."""
+        """Count a guarded write, only under our claim and only if we know the last write."""
         return self._guarded()
 
     @Lazy

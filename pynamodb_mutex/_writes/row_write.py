@@ -1,11 +1,10 @@
-"""The parts of a write of a user's row: the write itself, and what the protocol adds to it.
+"""The parts of a write of a user's row: the write itself, and the protocol's additions to it.
 
-A write under the row's lock gets a guard, which refuses it once the lock is lost. A write without the lock gets a
-condition that nobody else holds the row. Both stand in the row's own request if the lock is in the row, and in another
-item of the same transaction if it is in a lock table. A request is built anew for each attempt.
+A write under the row's lock gets a guard, which refuses it once the lock is lost. A write without the lock gets a condition that
+nobody else holds the row. If the lock is in the row, both are part of the row's own request; if it is in a lock table, they are
+in another item of the same transaction. A request is built anew for each attempt.
 
-How the parts are sent, alone or in a transaction, is in `transaction`; how they are retried and judged, in
-`guarded_write`.
+`transaction` sends the parts, alone or in a transaction; `guarded_write` retries and judges them.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _OPERATIONS = {
 
 
 def both(one: Condition | None, other: Condition | None) -> Condition | None:
-    """Return the condition that two conditions hold; None stands for one that always does."""
+    """Return the condition that two conditions hold; None stands for a condition that always holds."""
     if one is None or other is None:
         return other if one is None else one
     both: Condition = one & other
@@ -98,7 +97,7 @@ class RowWrite:
         own_actions = None if actions is None else list(actions)
         if kind == TRANSACT_PUT:
             attributes = row.serialize(null_check=True)
-        # Here, and not for each attempt: it also adds the next value of the VersionAttribute to what is written.
+        # Here, and not for each attempt: it also adds the next value of the VersionAttribute to the write.
         version = private.version_condition(row, attributes, own_actions)
         self._condition = both(condition, version if versioned else None)
         self._attributes = attributes
@@ -111,7 +110,7 @@ class RowWrite:
         attributes: RawItem | None = None,
         actions: Sequence[Action] = (),
     ) -> dict[str, Any]:
-        """Return the request, with what the protocol adds to it.
+        """Return the request, with the protocol's additions.
 
         Args:
             also: A condition in addition to the caller's; None for none.
@@ -167,9 +166,9 @@ class GuardedRow:
         value = operands(values)
         condition = guarding(layout, value)
         if self.write.kind == TRANSACT_PUT:
-            # A put replaces the whole row, and so it writes the claim and its end as well. Suppose the save is sent
-            # and delayed, a renewal moves the end later, the save arrives: without this condition it would move the
-            # end back. Refused, it is sent again with an end that is later still.
+            # A put replaces the whole row, and so it writes the claim and its end as well. Suppose the save is sent and
+            # delayed, a renewal moves the end later, the save arrives: without this condition it would move the end back. If
+            # DynamoDB refuses the save, it is sent again with a later end.
             if guard.renews:
                 condition &= layout.ends_before(value)
             attributes = carried(layout, values, ended=guard.ends)
@@ -181,18 +180,13 @@ class GuardedRow:
 
 
 class UnlockedRow:
-    """A write of a row without its lock, which is in that row: refused while anybody holds it, if locks are enforced.
+    """A write without the lock of a row that carries its lock: refused while anybody holds it, if the model enforces locks.
 
-    A put carries no claim, but a fencing token above the stored one: without it the next holder's might be lower.
-
-    Args:
-        write: The write.
-        store: Where the row is.
-        enforced: Whether the model enforces locks.
+    A put carries no claim, but a fencing token above the stored one: without it the next holder's token might be lower.
 
     Attributes:
-        sent: The row as the last attempt at a put would write it; None in a transaction, whose retries DynamoDB
-            recognises by its ClientRequestToken: if it refuses one, no earlier attempt has been applied.
+        sent: The row as the last attempt at a put would write it. None in a transaction: DynamoDB recognises its retries by the
+            ClientRequestToken, so if it refuses one, no earlier attempt has been applied.
     """
 
     def __init__(self, write: RowWrite, store: Store, *, enforced: bool) -> None:
@@ -220,17 +214,17 @@ class UnlockedRow:
         try:
             yield from learn_time(process, self.store, key_of(self.write.row))
         except GetError as error:
-            # to the caller it is the write that failed
+            # the caller made a write, not a read
             raise failure(error.msg, error.cause) from error.cause
 
     def request(self, now: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
         layout = self.store.layout
-        # The same fencing token in each attempt. Suppose the first one is applied, its answer is lost, and the retry is
-        # refused because the stored token is not below its own: `judge` then finds in the row exactly what was sent.
+        # The same fencing token in each attempt. Suppose the first attempt is applied, its answer is lost, and the retry is
+        # refused because the stored token is not below its own: `judge` then finds the row exactly as it was sent.
         if not self._version:
-            # Not counted from the instance's `lock_version`, to which anything may have been assigned: a fencing token
-            # above the highest would keep everybody from locking the row.
+            # Not counted from the instance's `lock_version`: the user may have assigned anything to it, and a fencing token above
+            # the highest would keep everybody from locking the row.
             self._version = self.store.next_version(now)
         self._low = self.store.now_low(now)
         value = operands({"now_low": self._low, "new_version": str(self._version)})
@@ -239,22 +233,16 @@ class UnlockedRow:
             also = both(also, layout.version_below(value))
             return self.write.request(also, attributes=tombstone(layout, self._version))
         if self.kind == TRANSACT_UPDATE and self._enforced:
-            # End a claim that has expired. Suppose its holder was suspended, this update is applied, the holder resumes
-            # and sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
-            # the strength of what the holder read before this update. A put or a delete removes the claim anyway.
+            # End a claim that has expired. Suppose its holder was suspended, this update is applied, the holder resumes and sends
+            # a guarded write, computed from the row before this update: with the claim and number still in the row, DynamoDB
+            # would apply it. A put or a delete removes the claim anyway.
             return self.write.request(also, actions=layout.ending())
         return self.write.request(also)
 
     def judge(
         self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
     ) -> Verdict:
-        """Return what the row shows about this write, which was refused.
-
-        Args:
-            raw: The row.
-            error: The refusal.
-            now: Local time.
-            maybe_applied: Whether an earlier attempt may have been applied.
+        """Return the outcome of this write, from the row that refused it.
 
         Raises:
             RowLockedError: If another holds the row.
@@ -263,19 +251,18 @@ class UnlockedRow:
         """
         claim = self.store.layout.claim(raw)
         is_put = self.kind == TRANSACT_PUT
-        # Only if an earlier attempt may have written it. Suppose two new processes save the same job in the same
-        # second, on condition that it does not exist. Of server time both know the second, so their fencing tokens may
-        # be equal as well: the one that is refused would take the other's row for its own, and both would do the job.
+        # Only if an earlier attempt may have written it. Suppose two new processes save the same job in the same second, on
+        # condition that it does not exist. Both know server time only to the second, so their fencing tokens may be equal as
+        # well: the process that is refused would take the other's row for its own, and both would do the job.
         if maybe_applied and is_put and same(raw, self.sent):
             return "applied"
         if is_put or self._enforced:
-            # the others have no condition on the lock's attributes
+            # other writes have no condition on the lock's attributes
             claim.check()
         if self._enforced:
             refuse_if_alive(claim, self.store, self.write.row, now, maybe_applied=maybe_applied)
             if claim.expires_at is not None and float(self._low) <= claim.expires_at:
-                # The condition was built from bounds of server time that could not show yet that the claim has
-                # expired. The bounds of now do.
+                # The bounds of server time in the condition did not show yet that the claim has expired. The present ones do.
                 return "again"
         if is_put and claim.version >= self._version:
             # The stored fencing token is not below ours, such as that of a save by another process: count on from it.
@@ -285,7 +272,7 @@ class UnlockedRow:
 
 
 class PlainRow:
-    """A write of a row as the caller gave it. What protects it, if anything, is another item of the transaction."""
+    """A write of a row as the caller gave it. If the protocol protects it, another item of the transaction does so."""
 
     def __init__(self, write: RowWrite, store: Store) -> None:
         self.kind = write.kind
@@ -298,7 +285,7 @@ class PlainRow:
 
 
 class GuardOnly:
-    """The guard of a transaction, on a row that the caller does not write: that of a lock in a lock table, as a rule."""
+    """The guard of a transaction, on a row that the caller does not write: as a rule a lock's row in a lock table."""
 
     kind = TRANSACT_UPDATE
 
@@ -317,8 +304,8 @@ class GuardOnly:
 class NobodyHolds:
     """The check, in the transaction of a write without the lock, that nobody holds the row's lock in the lock table.
 
-    An expired claim that is found there is ended: otherwise its holder might resume and write, on the strength of
-    what it read before this write.
+    If it finds an expired claim, it ends the claim: otherwise the holder might resume and write, computed from the row before this
+    write.
     """
 
     def __init__(self, row: Model, store: Store) -> None:
@@ -336,7 +323,7 @@ class NobodyHolds:
         """Return the request for an attempt that is about to be sent."""
         requests = self.store.of(WriteTemplates)
         if self._dead is None:
-            # a check and no update: an update would create the row of a lock that was never acquired
+            # a check, because an update would create the row of a lock that was never acquired
             return requests.free.fill(self.row, {})
         values = self.store.ending(now, self._dead.expires_at) | {
             "mine": self._dead.token,
@@ -347,13 +334,7 @@ class NobodyHolds:
     def judge(
         self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
     ) -> Verdict:
-        """Return what the lock's row shows about this check, which was refused.
-
-        Args:
-            raw: The lock's row.
-            error: The refusal.
-            now: Local time.
-            maybe_applied: Whether an earlier attempt may have been applied.
+        """Return the outcome of this check, from the lock's row, which refused it.
 
         Raises:
             RowLockedError: If another holds the lock.
@@ -363,10 +344,10 @@ class NobodyHolds:
         claim = self.store.layout.claim(raw)
         claim.check()
         if self._dead is None and claim.expires_at is None:
-            # An engine or a proxy that does not show the row: the same check would be sent again and again, without a pause.
+            # An engine or a proxy does not show the row: without this, the check would be sent again and again, without a pause.
             raise error
         refuse_if_alive(claim, self.store, self._protected, now, maybe_applied=maybe_applied)
-        # None if the update that was to end a claim is refused because its holder has released the lock meanwhile
+        # None if DynamoDB refused the update that ends a claim because the holder has released the lock meanwhile
         self._dead = None if claim.expires_at is None else claim
         return "again"
 
@@ -378,18 +359,7 @@ Member = GuardedRow | UnlockedRow | PlainRow | GuardOnly | NobodyHolds
 def refuse_if_alive(
     claim: Claim, store: Store, row: Model, now: float, *, maybe_applied: bool
 ) -> None:
-    """Raise if somebody holds a row.
-
-    Args:
-        claim: The claim that was seen.
-        store: Where it was seen.
-        row: The instance that is to be written.
-        now: Local time.
-        maybe_applied: Whether an earlier attempt at the write may have been applied.
-
-    Raises:
-        RowLockedError: Unless there is no claim, or it has surely expired.
-    """
+    """Raise RowLockedError, for a write of ``row``, unless there is no claim, or it has surely expired."""
     bounds = store.bounds
     if claim.expires_at is not None and (
         bounds is None or now < bounds.passes(claim.expires_at + TICK)
@@ -398,7 +368,7 @@ def refuse_if_alive(
 
 
 def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLockedError:
-    """Return the error for a write without the lock, which another holds."""
+    """Return the error for a write without the lock while another holds it."""
     key = name_of(row)
     before = ", and may have been, by an attempt whose answer was lost" if maybe_applied else ""
     return RowLockedError(
@@ -422,7 +392,7 @@ def name_of(row: Model) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether attribute values are equal to DynamoDB: numbers by value, sets in any order."""
+    """Return whether DynamoDB takes attribute values for equal: numbers by value, sets in any order."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return bool(one == other)
     if one.keys() != other.keys():
@@ -443,26 +413,18 @@ def _same_typed(kind: str, one: Any, other: Any) -> bool:
 
 
 def checked(actions: Any) -> Any:
-    """Return the actions of an update.
-
-    Raises:
-        TypeError: If they are none.
-    """
+    """Return the actions of an update; raise TypeError if they are not actions."""
     if not isinstance(actions, list) or not actions:
         raise TypeError("the value of `actions` is expected to be a non-empty list")
     return actions
 
 
 def checking(claim: HeldClaim, what: str) -> Operation[bool]:
-    """Return whether a row is under its lock; raise if that was lost, or was released and the row shows what was read under it.
+    """Return whether a row is under its lock; raise if the lock was lost, or was released after the row was read under it.
 
-    An operation, so that it runs inside the monitor: it may find that the lease has ended, and then changes the
-    claim's state. And one step, which decides all: if another thread releases the lock after it, the write is guarded,
-    and refused. Asked after that once more, the claim would be released, and the write go out without a guard.
-
-    Args:
-        claim: The acquisition under which the row is, or was.
-        what: The call, for messages.
+    An operation, so that it runs inside the monitor: it may find that the lease has ended, and then changes the claim's state.
+    It decides in one step: if another thread releases the lock after it, the write has a guard, and DynamoDB refuses it. If a
+    second step asked again, it would find the claim released, and the write would go out without a guard.
 
     Raises:
         MutexLostError: If it was lost.
@@ -477,18 +439,11 @@ def checking(claim: HeldClaim, what: str) -> Operation[bool]:
 
 
 def refuse_if_released(claim: HeldClaim, what: str) -> None:
-    """Raise if a lock was released that had a block, or whose holder may not know of the release.
+    """Raise MutexNotHeldError if a released lock had a block, or if its holder may not know of the release.
 
     The row was read under the lock. Suppose the block has started a thread or task, or its task was cancelled while a thread goes
-    on; the lock is released, another locks and writes the row, and then that thread saves it: a write without a guard would
-    silently undo the other's.
-
-    Args:
-        claim: The acquisition under which the row was.
-        what: The call, for messages.
-
-    Raises:
-        MutexNotHeldError: If it was.
+    on; the lock is released, another holder writes the row, and then that thread saves it: a write without a guard would silently
+    undo the other holder's.
     """
     held = claim.whole
     if not claim.is_released or (held.open_blocks is None and not held.is_unaware):

@@ -2,8 +2,8 @@
 
 `GuardedTransactWrite` is what the ``transaction()`` of a lock returns. The import of this module also replaces the
 commit of every other TransactWrite of the process, so that a locked row is guarded there as well:
-`~pynamodb_mutex._lock.dynamodb.pynamodb_private.replace_commit` says why there is no other way. What is sent, and what a
-refusal means, is decided in `pynamodb_mutex._writes.transaction`.
+`~pynamodb_mutex._lock.dynamodb.pynamodb_private.replace_commit` says why there is no other way.
+`pynamodb_mutex._writes.transaction` decides what is sent, and what a refusal means.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class GuardedTransactWrite(TransactWrite):
     """A PynamoDB TransactWrite that is applied only while the given locks are held.
 
     The guard is an update that increments the claim's number of writes; it costs what a ConditionCheck
-    costs. With a ConditionCheck alone, a copy of the transaction that the network delivers after the ten
-    minutes for which DynamoDB remembers a ClientRequestToken would be applied a second time, and one that
-    was given up could be applied after the next one. The number refuses both.
+    costs. Suppose there were only a ConditionCheck: if the network delivers a copy of the transaction after the ten minutes for
+    which DynamoDB remembers a ClientRequestToken, it would be applied a second time; and a transaction that the caller has given
+    up could be applied after the next one. The number makes DynamoDB refuse both.
     """
 
     def __init__(self, claims: Sequence[HeldClaim], *, unlock: bool = False) -> None:
@@ -72,7 +72,7 @@ class GuardedTransactWrite(TransactWrite):
     def committing(self) -> Operation[dict[str, Any]]:
         """Commit the transaction, update the version attributes of the written instances, return DynamoDB's answer.
 
-        All in one operation: a task may be cancelled while the transaction is sent, and then nothing runs after it.
+        One operation does all this: a task may be cancelled while the transaction is sent, and then nothing runs after it.
         """
         # never None: a transaction with a guard in it is not left to PynamoDB
         operation: Any = commit(current_process(), self, self._guards)

@@ -1,8 +1,8 @@
-"""Writes of rows, sent alone or in one transaction, with the guards of the locks that they are made under.
+"""Writes of rows, sent alone or in one transaction, with the guards of their locks.
 
-`write_alone` and `write_together` build the requests for the loop in `guarded_write`. `commit` does so for a
-`TransactWrite` of PynamoDB's: it collects what the caller has put into it, adds the guards and checks that belong to
-the rows, and leaves a transaction without any to PynamoDB. The parts of a write are in `row_write`.
+`write_alone` and `write_together` build the requests for the loop in `guarded_write`. `commit` does so for a `TransactWrite` of
+PynamoDB's: it collects the caller's items and adds the guards and checks of their rows; if there are none, PynamoDB commits the
+transaction. The parts of a write are in `row_write`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,10 @@ _SAYS_CAPACITY = {RETURN_CONSUMED_CAPACITY: TOTAL}
 class ProtectedItem(dict[str, Any]):
     """The item that a `TransactWrite` gets for a write of a row that can be locked.
 
-    To PynamoDB it is an empty dict: what is sent is built for each attempt, from the members.
-
-    Args:
-        members: The write first, then what protects it in other rows.
-        return_values: What the caller requests to be returned if the condition does not hold.
+    To PynamoDB it is an empty dict: each attempt builds its request from the members.
 
     Attributes:
-        members: The write first, then what protects it in other rows.
+        members: The write first, then its guards and checks in other rows.
         shows_row: Whether the caller requests the row if the condition does not hold.
     """
 
@@ -84,7 +80,7 @@ def write_alone(
         PynamoDBException: See `guarded_write.write`.
     """
     guards = [member.guard] if isinstance(member, GuardedRow) else []
-    # Before the request is built: without its client a connection does not know the endpoint, whose time may be known.
+    # Before the request is built: without its client a connection does not know its endpoint, nor server time there.
     if not member.store.connection.is_open:
         yield Outside(member.store.connection.open)
     if isinstance(member, UnlockedRow):
@@ -103,7 +99,7 @@ def write_alone(
             return Refusal([], answer.refusal, [(member, answer.item)])
         return Refusal([], answer.refusal)
 
-    # if the answer was lost, the refusal of the retry: it shows the row as the write has left it
+    # if the answer was lost, this is the refusal of the retry, which shows the row as the write has left it
     return (yield from write(process, guards, build, refusal, what))
 
 
@@ -142,27 +138,27 @@ def write_together(
         if isinstance(item, (UnlockedRow, NobodyHolds))
     }
     for item in items:
-        # a row is judged by the time of the endpoint of its own store, which is known once that is open
+        # a row is judged by server time at its own store's endpoint, which is known once the connection is open
         if not isinstance(item, dict) and not item.store.connection.is_open:
             yield Outside(item.store.connection.open)
         if isinstance(item, UnlockedRow):
             yield from item.learn_time(process, TransactWriteError)
     stores = [item.store for item in items if not isinstance(item, dict)]
-    # Under a guard not by a connection with Meta's timeouts, which may hang for longer than a lease.
+    # If there is a guard, not by a connection with Meta's timeouts: it may hang for longer than a lease.
     store = next((guard.claim.store for guard in guards.values()), stores[0])
     for guard in guards.values():
-        # Suppose two rows are locked in two regions, and written in the transaction() of one of the locks. In the
-        # region that it is sent to, the other row's namesake, or its absence, would refuse the guard: a loss of a
-        # lock that is held.
+        # Suppose two rows are locked in two regions, and the caller writes both in the transaction() of one lock. In its region
+        # the other row is missing, or another row has its name: DynamoDB would refuse the guard, and a held lock would count as
+        # lost.
         here = guard.claim.store.connection
         if here.region != store.connection.region:
             raise _elsewhere(guard.claim.key, store.connection.where, f"locked in {here.where}")
     built: list[dict[str, Any]] | None = None
     token = ""
 
-    # Under guards each attempt is built anew, with another ClientRequestToken, and the guards show which one was applied.
-    # Without guards it is the ClientRequestToken that keeps a retry from being applied a second time. DynamoDB refuses a
-    # token that it knows with another content, so the same content is sent again until it is refused.
+    # If there are guards, each attempt is built anew, with another ClientRequestToken, and the guards show which attempt was
+    # applied. Without guards, the ClientRequestToken keeps a retry from being applied a second time: DynamoDB refuses it with
+    # other content, so the same content is sent again until it is refused.
     def build() -> Request:
         nonlocal built, token, request_token
         if guards or built is None:
@@ -188,13 +184,7 @@ def write_together(
 
 
 def _refuse_two_on_one_row(items: Sequence[Member | dict[str, Any]]) -> None:
-    """Raise if a row that carries a claim has two operations.
-
-    DynamoDB refuses that, but some engines accept it.
-
-    Raises:
-        TransactWriteError: If one has.
-    """
+    """Raise TransactWriteError if a row that carries a claim has two operations: DynamoDB refuses that, but some engines do not."""
     guards = [item for item in items if isinstance(item, (GuardedRow, GuardOnly))]
     for guard, item in itertools.product(guards, items):
         options = guard.guard.claim.options
@@ -240,8 +230,8 @@ def commit(
         else:
             items.append({kind: item})
     guards: dict[HeldClaim, Guard] = {}
-    # What the protocol adds comes behind the caller's own items: an error gives its reasons by place, and the caller
-    # counts those that it has put in. Each claim guards the transaction once.
+    # The protocol's items come behind the caller's: an error gives its reasons by place, and the caller counts its own items.
+    # Each claim guards the transaction once.
     for member in [*items, *additional, *own]:
         if isinstance(member, (GuardedRow, GuardOnly)):
             if isinstance(member, GuardOnly) and member.guard.claim in guards:
@@ -276,13 +266,13 @@ def _committing(
 
 
 def refuse_other_connection(transaction: TransactWrite) -> None:
-    """Raise if the connection that a transaction was made with reaches another database than a row's model.
+    """Raise if the caller gave a transaction a connection to another database than a row's model has.
 
-    Rows are written by connections of the library's own, which lead where the models do.
+    The library writes rows by its own connections, to the database of the model.
 
     Raises:
-        MutexError: If it does.
-        TransactWriteError: If nothing can be sent by it.
+        MutexError: If it is another database.
+        TransactWriteError: If the caller's connection cannot send anything.
     """
     callers = private.connection_of_transaction(transaction)
     protected = [
@@ -300,7 +290,7 @@ def refuse_other_connection(transaction: TransactWrite) -> None:
 
 
 def _elsewhere(key: str, there: str, here: str) -> MutexError:
-    """Return the error for a transaction that goes to another place than a row that it writes."""
+    """Return the error for a transaction that goes to another database than a row in it."""
     return MutexError(f"the transaction goes to {there}, but {shown(key)} is {here}", key=key)
 
 

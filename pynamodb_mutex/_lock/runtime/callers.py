@@ -93,9 +93,7 @@ def caller(*, labelled: bool = True) -> Caller:
 
 def _task_of_trio() -> Any:
     """Return the task of trio that runs on this thread; None if none does."""
-    lowlevel: Any = getattr(
-        sys.modules["trio"], "lowlevel", None
-    )  # perhaps not complete: see `caller`
+    lowlevel: Any = getattr(sys.modules["trio"], "lowlevel", None)  # perhaps not complete, as above
     in_task = getattr(lowlevel, "in_trio_task", None)
     return lowlevel.current_task() if in_task is not None and in_task() else None
 

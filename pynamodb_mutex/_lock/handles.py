@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 H = TypeVar("H", bound="Held")
-"""Type of a handle's acquisitions: one claim, or several claims that are held together."""
+"""Type of a handle's acquisitions: one claim, or a group."""
 
 
 class Handle(Made, Generic[H]):
@@ -575,7 +575,7 @@ def timeout_error(what: str, name: str, acquisition: Acquisition) -> MutexTimeou
     Args:
         what: What did not happen, for the message, with braces for the name.
         name: What messages call the lock.
-        acquisition: The attempt to acquire it.
+        acquisition: The acquisition that failed.
     """
     seen, timeout = acquisition.holder or Claim(), acquisition.contender.options.timeout
     msg = f"{what.format(shown(name))} within {timeout} s: {acquisition.described}"

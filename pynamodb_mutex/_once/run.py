@@ -270,7 +270,7 @@ class Recording(Guard):
         if is_ours and claim.of(OnceRow).done_until:
             # This write was applied, or an earlier call's, whose caller got an error.
             self.recorded = claim
-            # But the writes of a transaction are made with its own record, or not at all.
+            # But DynamoDB applies the writes of a transaction with their own record, or not at all.
             is_other = self.in_transaction and claim.writes != self.number
             return "not applied" if is_other else "applied"
         verdict = super().judge(row, maybe_applied=maybe_applied)
@@ -392,7 +392,7 @@ def fail(claim: HeldClaim) -> Operation[None]:
 
 def leave_to_expire(claim: HeldClaim, error: BaseException) -> None:
     """Leave a run whose work may be done: its claim ends by itself, with its lease."""
-    has_ended = claim.is_over  # which was reported then
+    has_ended = claim.is_over  # that was reported already
     claim.forget()
     if not has_ended:
         claim.emit("released", held_for=claim.held_for, error=error)

@@ -361,7 +361,7 @@ def _send_until_known(
 def _is_applied(
     guards: Sequence[Guard], refusal: Refusal, what: str, now: float, *, maybe_applied: bool
 ) -> bool:
-    """Return whether a refused write was applied by an earlier attempt; if not, it is to be sent again.
+    """Return whether an earlier attempt at a refused write was applied; if not, the caller must send it again.
 
     Raises:
         PynamoDBException: If it is refused for good.

@@ -98,7 +98,7 @@ def version_condition(
 ) -> Condition | None:
     """Return the condition of a row's VersionAttribute, None if it has none; add its next value to the write.
 
-    That is added to ``attributes``, those of a put, or to ``actions``, those of an update.
+    PynamoDB adds the value to ``attributes`` of a put, or to ``actions`` of an update.
     """
     return row._handle_version_attribute(attributes=attributes, actions=actions)
 

@@ -58,7 +58,7 @@ class Wakeup:
         self.sleeper: Sleeper | None = None
 
     def ring(self) -> None:
-        """End the wait on it or, if there is none, the next one."""
+        """End the wait on this wake-up; if nobody waits, end the next wait at once."""
         # In this order; the runner sets `sleeper` first, and then reads `rung`. So a ring at any moment finds the
         # sleeper, or is seen by the runner before it sleeps. In the other order a ring could get lost.
         self.rung = True

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from pynamodb_mutex._lock.protocol.schedule import Uniform
 
 H = TypeVar("H")
-"""A held claim."""
+"""Type of a held claim."""
 
 C = TypeVar("C", bound=Any)
-"""A contender."""
+"""Type of a contender."""
 
 
 class LocalQueue(Generic[H, C]):

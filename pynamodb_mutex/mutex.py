@@ -136,8 +136,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         # while Python ends, the modules are no longer complete
         if claim is None or claim.is_released or _is_ending():
             return
-        # Not if another object has acquired a reentrant lock, which this one has entered; nor inside a block that waits in
-        # a generator: the garbage collector closes that as well, and so leaves the block.
+        # Not if this object has entered a reentrant lock that another object acquired; nor inside a block in a suspended
+        # generator: the garbage collector closes the generator as well, and so leaves the block.
         lock = claim.contender.lock()
         if claim.held and not claim.whole.open_blocks and (lock is None or lock is self):
             msg = f"{shown(claim.key)} is held, and the {type(self).__name__} that acquired it is gone: it was not released"
@@ -286,7 +286,7 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         locks = members("for_keys", keys, partial(Mutex.for_key, model=model, **options))
         for mutex in locks:
             mutex._options.check_several()
-        # the group's own options: only timeout and poll are used, so any key serves
+        # the group's own options: only timeout and poll are used, so any key will do
         return made(MutexGroup, locks, options_of("keys", options, model=model))
 
     @classmethod
@@ -443,8 +443,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
     def _reentered(self, acquisition: Acquisition, me: Caller) -> HeldClaim | None:
         mine = self._acquired.get(me)
         if self._options.reentrant:
-            # The acquisition may have been made by another mutex of this process, on the same key. Not `key_queue`: the
-            # key of a semaphore, "gpu", may also be that of a mutex, and whoever holds that one has no permit.
+            # Another mutex of this process may have made the acquisition, on the same key. Not `key_queue`: a mutex may have the
+            # key of a semaphore, "gpu", and the holder of that mutex has no permit.
             local = acquisition.contender.queue.holder
             if local is not None and local.reenters(me.number):
                 mine = local
@@ -454,8 +454,8 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
                 mine.note_left()
             self._acquired[me] = None
             return None
-        # It stands, but is not held, while a write with ``unlock=True`` is under way or after that write's answer was
-        # lost: the lock may be released at any moment, so nothing can begin under it.
+        # While a write with ``unlock=True`` is under way, or after its answer was lost, the claim stands, but is not held: the
+        # lock may be released at any moment, so nothing can begin under it.
         if not (self._options.reentrant and mine.held_at(now)):
             msg = (
                 f"{shown(self._options.name)} is already held by this thread or task, by this mutex"
@@ -473,13 +473,13 @@ class Mutex(HandleOfOne, Lock["HeldClaim"]):
         return attached
 
     def _entering(self, acquisition: Any, me: Caller, frame: int) -> Operation[HeldClaim]:
-        # taken out in this step: of two threads that enter, one gets it, and the other acquires the lock for itself
+        # taken out in this step: if two threads enter, one gets it, and the other acquires the lock for itself
         attached, self._attached = self._to_enter, None
         if attached is None:
             return (yield from super()._entering(acquisition, me, frame))
         attached.check("with")
-        # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one
-        # that may enter again, and whose wait for this lock would never end.
+        # The block may run on another thread than `attach` did. That thread is the holder from now on: it may enter again, and
+        # its own wait for this lock would never end.
         self._acquired[me] = attached
         contender = attached.contender
         contender.caller, contender.thread, contender.who = me.number, me.thread, me.of

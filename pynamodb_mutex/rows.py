@@ -111,7 +111,7 @@ class RowLockMixin(Model):
     """The lock under which this instance is, or was; None if it was read or made without one."""
 
     _row_claim: HeldClaim | None = None
-    """The acquisition under which it is, or was. No later one guards its writes: others may have written in between."""
+    """The acquisition under which it is, or was. A later acquisition does not guard its writes: others may have written since."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse a model whose attributes conflict with the lock's, or whose ``lock_model`` is not a lock table.
@@ -268,8 +268,8 @@ class RowLockMixin(Model):
     def is_locked(self) -> bool:
         """Whether this instance is under its lock now or, without a lock, shows a running claim. Sends no request."""
         claim = self._row_claim
-        # The second case: released here, but the instance still shows the claim as it was read, whose end may lie
-        # ahead. After a `refresh` it may show another holder's claim, which is judged below.
+        # The second case: this process has released the lock, but the instance still shows the claim as it was read, whose end
+        # may lie ahead. After a `refresh` it may show another holder's claim, which is judged below.
         if claim is not None and (not claim.is_released or self.lock_token == claim.own.token):
             return claim.held
         if type(self).lock_model is not None or self.lock_expires_at is None:
@@ -385,7 +385,7 @@ class RowLockMixin(Model):
         was_left = ended is not None and ended.open_blocks == 0 and not ended.is_unaware
         super().refresh(consistent_read or (claim is not None and not claim.is_released))
         if was_left:
-            # it shows nothing any more that was read under the lock
+            # the instance no longer shows values that were read under the lock
             self._row_lock = self._row_claim = None
 
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
@@ -437,7 +437,7 @@ class RowLockMixin(Model):
         return answer.item
 
     def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
-        """Return a write and what protects it: one member if both are in the same row, else those of a transaction.
+        """Return a write and its guard: one member if both are in the same row, else those of a transaction.
 
         Args:
             write: The write.
@@ -469,13 +469,13 @@ class RowLockMixin(Model):
                 return [GuardedRow(write, claim, unlock=unlock)]
             store = process.store(type(self))
             _refuse_two_regions(store, claim.store)
-            # the write comes first: in a caller's transaction it takes the caller's place, and the guard one at the end
+            # the write comes first: in a caller's transaction it takes the place of the caller's item; the guard comes last
             return [PlainRow(write, store), GuardOnly(claim, unlock=unlock)]
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
-        # With the timeouts and retries of the model's Meta: the short ones of this library serve to keep a lease, and
-        # without the lock there is none.
+        # With the timeouts and retries of the model's Meta: this library's short timeouts serve to keep a lease, and a write
+        # without the lock has none.
         store, enforced = process.store(type(self)).without_lock, type(self).lock_enforced
         if lock_model is None:
             return [UnlockedRow(write, store, enforced=enforced)]
@@ -673,8 +673,8 @@ class RowLockMixin(Model):
     def _without_lock(cls, by_stored_name: dict[str, V]) -> dict[str, V]:
         """Return the row's own attributes, of values by stored name."""
         ours = RowLockMixin.get_attributes()
-        # With a lock_model the mixin's attributes have no meaning, and a model may have its own of the
-        # same names. Without one each attribute of such a name is the lock's, however it is stored.
+        # With a lock_model the mixin's attributes have no meaning, and a model may have its own attributes of the same names.
+        # Without a lock_model, each attribute of such a name belongs to the lock, whatever its stored name.
         own = {
             attribute.attr_name
             for name, attribute in cls.get_attributes().items()
@@ -691,7 +691,7 @@ class RowLockMixin(Model):
 
 
 class _Applied(dict[str, Any]):
-    """What a blocking write returns, which was applied: ``await row.save()`` says so."""
+    """The result of a blocking write: if you write ``await row.save()``, the error says that the write was applied."""
 
     def __await__(self) -> NoReturn:
         """Refuse."""
@@ -711,8 +711,8 @@ def _refuse_two_regions(rows: Store, locks: Store) -> None:
     """Raise if rows and their locks are in different regions.
 
     A write is a transaction of both, which reaches the tables of one region. If the rows' region has a lock table of
-    the same name, nobody holds anything there: a write without the lock would be applied whoever holds it, and one
-    under the lock be refused as if the lock had been lost.
+    the same name, nobody holds anything there: DynamoDB would apply a write without the lock while another holds it, and refuse a
+    write under the lock as if the lock had been lost.
 
     Raises:
         MutexError: If they are.
@@ -723,7 +723,7 @@ def _refuse_two_regions(rows: Store, locks: Store) -> None:
     for store in (rows, locks):
         store.connection.open()  # where Meta names no region, only the client knows it
         regions.append(store.connection.region)
-    # None if the client cannot be made: the request that follows says why
+    # None if the client cannot be made: the next request raises the reason
     if None not in regions and regions[0] != regions[1]:
         msg = f"a row and its lock must be in one region, not in {regions[0]} and {regions[1]}"
         raise MutexError(msg)
@@ -746,7 +746,7 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
     if claim is None:
         return
     refuse_if_released(claim, "batch_write")
-    # also if the lock was lost: others may have written since what this instance shows was read
+    # even if the lock was lost: others may have written since this instance was read
     if not (claim.is_released and claim.loss is None):
         msg = f"{shown(name_of(row))} is locked: a batch cannot be guarded, use save, update or delete"
         raise MutexError(msg, key=name_of(row))

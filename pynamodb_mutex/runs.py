@@ -94,13 +94,13 @@ __all__ = ["Known", "Once", "OnceItem", "Run"]
 R = TypeVar("R")
 
 PREFIX = "once#"
-"""What the stored keys begin with: a key of `once` and a lock of the same name are two things, in one table."""
+"""Beginning of the stored keys: a key of `once` and a lock of the same name are two rows of one table."""
 
 NONE = "null"
-"""How None is recorded, whatever encodes and decodes the results."""
+"""The record of None, for any ``encode`` and ``decode``."""
 
 LONGEST_RESULT = 350 * 1024
-"""Most bytes of an encoded result. A row has 400 KB, of which some are the claim's."""
+"""Most bytes of an encoded result. A row has 400 KB, and the claim takes some of them."""
 
 LONGEST_REASON = 1000
 """Most characters of the reason why a result could not be stored."""
@@ -293,10 +293,10 @@ class Run(HandleOfOne):
         """Use `Once.for_key`, and a ``with`` block."""
         self._terms = terms
         self._options = terms.options
-        self._seen: Acquisition | None = None  # the attempt at it, which shows what is waited for
+        self._seen: Acquisition | None = None  # shows the claim in the way
         self._claim: HeldClaim | None = None
         self._found: Claim | None = None
-        self._recordings: list[Recording] = []  # attempts, of which one can have recorded
+        self._recordings: list[Recording] = []  # of which one can have recorded
         self._is_work_done = False
 
     def _mine(self) -> HeldClaim | None:
@@ -336,7 +336,7 @@ class Run(HandleOfOne):
     def _beginning(
         self, who: Caller, *, blocks: bool, process: Process | None = None
     ) -> Operation[None]:
-        """Begin a run, or find a result; as this process does, unless a test is another one."""
+        """Begin a run, or find a result; a test may act as another ``process``."""
         process, terms = process or current_process(), self._terms
         store, options = process.store(terms.options.model), terms.options
         contender = RunContender(process, store, options, who, lock=self, blocks=blocks)
@@ -356,19 +356,19 @@ class Run(HandleOfOne):
         self._claim = claim
 
     def _completing(self, value: Any) -> Operation[None]:
-        """Record a result; of the work, which is done, whatever becomes of this."""
+        """Record a result of work that is done; if it cannot be encoded or stored, record the reason in its place."""
         claim, terms = self._undone("complete"), self._terms
         try:
             result = terms.encoded(value)
         except Exception as error:  # noqa: BLE001 - the caller's function
-            # An error alone would let the next caller do the work again, and the one after it; so would a row that is too
-            # large for DynamoDB.
+            # If this only raised, the next caller would do the work again, and so would every later one; a row that is too large
+            # for DynamoDB has the same effect.
             reason = f"{type(error).__name__}: {one_line(error)}"[:LONGEST_REASON]
             result = Result(None, reason, terms.keep, terms.payload_hash)
         return self._recorded(Record(claim, result), value)
 
     def _returned(self, value: Any) -> Any:
-        """Return the result as everybody gets it, in place of what the function has returned."""
+        """Return the result as every caller gets it: decoded from its record, not the function's own object."""
         try:
             return self.result
         except ResultUnavailableError as error:
@@ -399,8 +399,8 @@ class Run(HandleOfOne):
         if self._is_work_done or not (
             error is None or isinstance(error, Exception) or not self._terms.is_decided
         ):
-            # A release could overtake the record, of which no answer came. Or somebody has to decide: what the mark in the
-            # row says stays, and everybody learns of it when the claim has ended.
+            # The record had no answer, and a release could overtake it. Or a person must decide: the mark stays in the row, and
+            # every caller gets an error from it once the claim has ended.
             leave_to_expire(
                 claim, error or NotRecordedError("complete: the result was not recorded")
             )

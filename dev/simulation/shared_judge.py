@@ -238,9 +238,10 @@ class SharedJudge(Judge):
         """Check that a mark is made on a shared claim, for some seconds, and that only its own is removed."""
         before, after, who = mark_of(old), mark_of(new), f"{exchange.thread} on {place}:"
         if self._after is None and old.get("token") != new.get("token") and "expires_at" in new:
-            # force, and a hand-over after it, leave marks, and so does an older version, which knows of none
-            tokens = old.get("token", {}).get("S", ""), new["token"]["S"]
-            leaves = is_old(exchange.thread.process) or any(FORCED_MARK in each for each in tokens)
+            # Force, and the hand-overs after it, which name the claim before, leave marks. So does an older version, which
+            # knows of none.
+            names_it = old.get("token", {}).get("S", "") in values_on(exchange, place)
+            leaves = names_it or is_old(exchange.thread.process)
             self._ask("S6 got in", after == -math.inf or leaves, f"{who} got in, and left a mark")
         if before == after:
             return

@@ -250,8 +250,9 @@ class SharedJudge(Judge):
             self._ask("S6 own", is_own, f"{who} removed a mark that is not its own")
         elif after > -math.inf:
             is_short = after <= exchange.sent + LONGEST_MARK
-            # a late copy does not count the mark that it meets for one, and so may shorten it
-            is_later = after > before or before > exchange.sent + MARK_FAR
+            # A late copy, or a request whose process stood still before it was sent, does not count the mark that it meets for
+            # one, and so may shorten it.
+            is_later = after > before or before > after - LONGEST_MARK + MARK_FAR
             is_shared = self._before is not None and self._before == self._after
             what = f"{who} a mark from {before:.1f} to {after:.1f}"
             self._ask("S6 mark", is_short and is_later and is_shared, what)

@@ -41,6 +41,15 @@ def end_of(scene, mutex):
     return scene.parsed.readers[f"{mutex.token} {mutex.owner}"]
 
 
+def test_refused_renewal_proposes_its_own_end_again_and_not_that_of_another_thread():
+    own, bounds = readers.SharedClaim("t", 30.0, "me"), Bounds(100.0, 0.0, 101.0, 0.0)
+    refused = own.propose(0.0, bounds, 30.0)
+    own.propose(5.0, bounds, 30.0)  # by another thread meanwhile
+    own.again(*refused)
+    assert own.propose(6.0, bounds, 30.0) == refused
+    assert own.propose(6.0, bounds, 30.0)[0] > refused[0] + 5
+
+
 def write(scene, *path, **attributes):
     """Write attributes by hand, as they are sent; or remove what is at a path."""
     actions = [Path(name).set(Value(value)) for name, value in attributes.items()]

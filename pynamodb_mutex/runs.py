@@ -495,8 +495,8 @@ class Once(Made):
         Keyword Args:
             keep: For how long a result counts: seconds of DynamoDB's time, or a timedelta; a day by default, ``math.inf`` for
                 ever.
-            on_abandoned: If a run died, ``"run"``, the default, lets the next call do the work again; ``"raise"`` raises
-                OutcomeUnknownError until you decide by `forget` or `record`.
+            on_abandoned: If your run dies, ``"run"``, the default, lets the next call do the work again; after ``"raise"`` every
+                call raises OutcomeUnknownError until you decide by `forget` or `record`.
             timeout: Seconds that you wait for another run; 0 to try once, -1, the default, or None to wait for ever.
             encode: Your function that makes text of a result; JSON by default. None is always recorded as ``null``, without it
                 and ``decode``.
@@ -547,7 +547,7 @@ class Once(Made):
             MutexTimeoutError: Another run did not end in time.
             MutexAlreadyHeldError: You call it within a run of this key.
             PayloadMismatchError: The run or the result has another payload.
-            OutcomeUnknownError: A run died, and you set ``on_abandoned="raise"``.
+            OutcomeUnknownError: A run with ``on_abandoned="raise"`` died.
             NotRecordedError: Your function has returned, and its result was or may be not recorded.
             ResultUnavailableError: The work is done, but its result could not be stored, or cannot be decoded.
             TypeError: You gave a coroutine or generator function.

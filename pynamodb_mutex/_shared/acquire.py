@@ -76,10 +76,8 @@ class SharedContender(Contender):
             raise MutexError(msg, key=self.key)
         return super().values(lease, end) | {"owner": SHARED_MARK + self.owner}
 
-    def disown(self, own: Any) -> Operation[None]:
+    def _disown(self, own: Any) -> Operation[None]:
         """Remove an entry that nobody will use, if a read shows it; sent once."""
-        if self.process.inherited:
-            return  # as `Contender.disown`
         # Never by the token alone: other readers share the claim.
         store, row = self.store, self.options.row
         reply = yield from send(store.read(row, consistent=True))

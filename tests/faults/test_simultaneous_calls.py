@@ -123,12 +123,23 @@ def test_release_and_write_that_unlocks_are_no_loss_to_each_other(row_scene, fau
     assert scheduled() == []
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_reader_whose_release_is_interrupted_leaves_and_ends_no_claim_of_others(scene, sent):
+    options = {"shared": True, "auto_renew": False}
+    begun, joined = held(scene.mutex(**options)), held(scene.other(**options))
+    with interrupted("UpdateItem", interrupt, sent=sent), pytest.raises(KeyboardInterrupt):
+        begun.release()
+    assert list(scene.parsed.readers) == [f"{joined.token} {joined.owner}"]
+    assert not scene.mutex().acquire(blocking=False)
+
+
 @pytest.mark.parametrize("sent", [False, True])
 @pytest.mark.parametrize("options", [{}, {"delete_on_release": True}, {"hold_at_least": 5}])
 def test_release_that_is_interrupted_is_sent_again(scene, options, sent):
-    def interrupt():
-        raise KeyboardInterrupt
-
     mutex = held(scene.mutex(auto_renew=False, **options))
     operation = "DeleteItem" if "delete_on_release" in options else "UpdateItem"
     with hearing(scene.key) as heard:

@@ -171,16 +171,19 @@ class Contender:
         return self
 
     def disown(self, own: OwnClaim) -> Operation[None]:
-        """Try, by one request, to end a claim of ours that nobody will use. It may be in its row or not.
+        """Try to end a claim of ours that nobody will use. It may be in its row or not."""
+        # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception: the
+        # claim is the parent's, which goes on with the same token, and believes in it.
+        if not self.process.inherited:
+            yield from self._disown(own)
+
+    def _disown(self, own: OwnClaim) -> Operation[None]:
+        """Send the request that ends such a claim.
 
         If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
         refused. If the acquire is applied after this request, its claim stays until its lease ends.
         """
         process, store = self.process, self.store
-        if process.inherited:
-            # Suppose a signal handler forks while the acquiring write is under way, and the child ends by an exception: the
-            # claim is the parent's, which goes on with the same token, and believes in it.
-            return
         values = store.ending(process.now, own.proposed) | {"mine": own.token}
         request = store.update(store.requests.disown, self.options.row, values)
         if self.on_freed is not None:

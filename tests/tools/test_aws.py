@@ -115,7 +115,8 @@ def test_run_that_is_interrupted_killed_or_left_alone_leaves_no_table(local_engi
     assert (runs[0].returncode, err) == (1, "STOPPED\n")
     assert tables_of(local_engine, names[0]) == []
 
-    with runs[1]:  # not `communicate`: a worker that the run had stopped for a while keeps the pipes open
+    # not `communicate`: a worker that the run had stopped for a while keeps the pipes open
+    with runs[1]:
         pass
     assert tables_of(local_engine, names[1])
     (again,) = re.findall("ARGS='(.*)'", said[1][0])

@@ -18,7 +18,7 @@ from pynamodb_mutex._lock.decorated import (
 from pynamodb_mutex._lock.operations.options import check_options
 from pynamodb_mutex._lock.protocol.messages import shown
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import Mutex
+from pynamodb_mutex.mutex import Mutex, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -122,7 +122,7 @@ def synchronized(
     if skips and options.get("timeout") is None:
         options = {**options, "timeout": 0.0}
     # refuses invalid options now, not at the first call
-    Mutex.for_key("-", range_key=range_key, model=model, **options)
+    options_of("-", options, range_key=range_key, model=model)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function(function)

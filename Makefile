@@ -85,6 +85,9 @@ $(PEERS_VENV)/.installed: setup.cfg setup.py dev/bench/requirements.txt
 simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=--help)
 	@$(IN_VENV) dev.simulation $(ARGS)
 
+record: $(VENV)/.installed ## play fresh schedules, and broken variants, and write the tables of docs/proof (ARGS="--seed 1")
+	@$(IN_VENV) dev.simulation.record $(ARGS)
+
 aws: $(VENV)/.installed ## try DynamoDB itself, with your account, for cents (ARGS=--help)
 	@$(IN_VENV) dev.aws $(ARGS)
 

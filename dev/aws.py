@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import signal
 import socket
 import subprocess
@@ -37,7 +36,6 @@ import pynamodb_mutex
 from dev.chaos.__main__ import parsed, trial
 from dev.faultproxy import Exchange, FaultProxy, Reply
 from dev.simulation.models import create_tables
-from dev.simulation.once import ONCE_WAYS
 from dev.simulation.recording import Applied, recorded
 from dev.simulation.replay import (
     ABOUT_TABLES,
@@ -47,7 +45,7 @@ from dev.simulation.replay import (
     is_any_answer_right,
     requests_of,
 )
-from dev.simulation.schedule import Size
+from dev.simulation.schedule import KINDS, Size
 from dev.simulation.table import Tables
 from pynamodb_mutex.testing import Engine, use
 from pynamodb_mutex.testing.engines import when_parent_ends
@@ -80,12 +78,6 @@ EXPECTED = {"TransactWriteItems": 3_000, "UpdateItem": 20_000, "GetItem": 40_000
 """Requests for the estimate: what a run sends to DynamoDB Local, doubled."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-KINDS = (
-    lambda seed: None,
-    lambda seed: Size.at_random(random.Random(seed), ONCE_WAYS),
-    lambda seed: Size.of_shared(random.Random(seed)),
-)
-"""The kinds of schedules: of locks, of once, and of shared locks."""
 
 
 class RunError(Exception):
@@ -270,7 +262,7 @@ def compare_answers(aws: Aws, engine: Engine, run: str, seconds: float) -> str:
     for turn in count():
         seed, kind = divmod(turn, len(KINDS))
         schedule = uuid.uuid4().hex
-        for applied in requests_of(seed, KINDS[kind](seed)):
+        for applied in requests_of(seed, Size.of(seed, KINDS[kind])):
             if time.monotonic() > until:
                 shown = ", ".join(f"{name} {number:,}" for name, number in found.most_common())
                 return f"requests answered as simulated: {found.total():,} ({shown})"

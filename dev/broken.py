@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     """The lines that go and come, by the function."""
 
 
-def _variants(text: str) -> Iterator[tuple[str, str, Changes]]:
-    """Yield section, name and changes of each variant of a text, whose first block says what the others are.
+def _variants(text: str) -> Iterator[tuple[str, str, str, Changes]]:
+    """Yield section, name, description and changes of each variant of a text, whose first block says what the others are.
 
     Raises:
         ValueError: If a block is neither a variant nor the heading of a section.
@@ -44,9 +44,9 @@ def _variants(text: str) -> Iterator[tuple[str, str, Changes]]:
             elif line[0] != "#":
                 place = line
                 changes.setdefault(place, [])
-        name = re.match("# ([a-z-]+): ", comment)
-        if name and changes:
-            yield section, name[1], changes
+        head = re.match("# ([a-z-]+): (.*)", comment)
+        if head and changes:
+            yield section, head[1], head[2].rstrip("."), changes
         elif comment.startswith("# --") and not lines:
             section = comment.strip("# -")
         else:
@@ -55,14 +55,17 @@ def _variants(text: str) -> Iterator[tuple[str, str, Changes]]:
 
 _ALL = [*_variants(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))]
 
-BROKEN = {name: changes for _, name, changes in _ALL}
+BROKEN = {name: changes for _, name, _, changes in _ALL}
 """The changes of each variant, by its name."""
 assert len(BROKEN) == len(_ALL), "two variants of one name"
 
-SECTION = {name: section for section, name, _ in _ALL}
-"""The section of each variant, by its name."""
+MEANING = {name: meaning for _, name, meaning, _ in _ALL}
+"""What each variant does wrong, by its name."""
 
-NOT_OF_THE_TRIAL = {name for name, section in SECTION.items() if section == "once"}
+KIND = {name: section if section in {"once", "shared"} else "locks" for section, name, _, _ in _ALL}
+"""The kind of schedules that shows each variant, by its name."""
+
+NOT_OF_THE_TRIAL = {name for name, kind in KIND.items() if kind == "once"}
 """Variants that undo a rule of `once`, which the trial does not call."""
 
 

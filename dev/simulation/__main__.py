@@ -15,14 +15,14 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dev.broken import BROKEN, SECTION, broken
+from dev.broken import BROKEN, KIND
 from dev.dynamodb_local import dynamodb_local
 from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
-from dev.simulation.once import ONCE_WAYS
+from dev.simulation.record import bite
 from dev.simulation.replay import client_of, replay_schedule
-from dev.simulation.schedule import WAYS, Played, Size, play, shrink
+from dev.simulation.schedule import Played, Size, play, shrink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,14 +66,11 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**40) if options.seed is None else options.seed
 
-    def size_of(seed: int) -> Size | None:
-        """Return how much happens in a schedule; None for what its seed alone determines."""
-        if options.shared and options.size is None:
-            return Size.of_shared(random.Random(seed))
-        if options.size is not None or not options.once:
-            given: Size | None = options.size
-            return given
-        return Size.at_random(random.Random(seed), ONCE_WAYS)
+    kind = "once" if options.once else "shared" if options.shared else "locks"
+
+    def size_of(seed: int) -> Size:
+        """Return how much happens in a schedule."""
+        return Size.of(seed, kind) if options.size is None else options.size
 
     if options.calls:
         return _count_calls(seed, options.schedules or 1000)
@@ -82,10 +79,7 @@ def main() -> int:
     if options.trace:
         return _print(play(seed, size_of(seed), keep_trace=True))
     if options.teeth is not None:
-        wanted = {"once": options.once, "shared": options.shared}
-        is_plain = not any(wanted.values())
-        found = [name for name in BROKEN if wanted.get(SECTION[name], is_plain)]
-        names = options.teeth or found
+        names = options.teeth or [name for name in BROKEN if KIND[name] == kind]
         at_least = len(names) if options.at_least is None else options.at_least
         return _try_teeth(names, range(seed, seed + (options.schedules or 100)), at_least, size_of)
     if options.local:
@@ -106,7 +100,7 @@ def _print(played: Played, last: int | None = None) -> int:
     return 1 if played.violation else 0
 
 
-def _replay(seed: int, schedules: int, size_of: Callable[[int], Size | None]) -> int:
+def _replay(seed: int, schedules: int, size_of: Callable[[int], Size]) -> int:
     """Replay schedules on DynamoDB Local; return 1 if it answers a request differently."""
     with dynamodb_local() as engine:
         client, requests = client_of(engine.endpoint_url), 0
@@ -121,7 +115,7 @@ def _replay(seed: int, schedules: int, size_of: Callable[[int], Size | None]) ->
 
 
 def _play_many(
-    seed: int, schedules: int | None, seconds: float, size_of: Callable[[int], Size | None]
+    seed: int, schedules: int | None, seconds: float, size_of: Callable[[int], Size]
 ) -> int:
     """Play so many schedules, None for as many as fit into a time; return 1 if one has a violation."""
     begun, total, violations = time.monotonic(), Counter[str](), 0
@@ -155,7 +149,7 @@ def _count_calls(seed: int, schedules: int) -> int:
     counts = Counter[tuple[str, str]]()
     with counted(counts):
         for at in range(seed, seed + schedules):
-            play(at, Size.at_random(random.Random(at), ONCE_WAYS if at % 4 == 1 else WAYS))
+            play(at, Size.of(at, "once" if at % 4 == 1 else "locks"))
     print(table(counts))
     return 0 if all(counts[call] for call in public_calls()) else 1
 
@@ -186,21 +180,14 @@ def _explore(faults: int, kind: str) -> int:
     return 1
 
 
-def _bite(name: str, seed: int, size: Size | None) -> str:
-    """Return the violation of a broken variant in a schedule; empty if there is none, or the library has one as it is."""
-    with broken(name):
-        found = play(seed, size).violation
-    return found.partition(": ")[2][:90] if found and not play(seed, size).violation else ""
-
-
 def _try_teeth(
-    names: list[str], seeds: range, at_least: int, size_of: Callable[[int], Size | None]
+    names: list[str], seeds: range, at_least: int, size_of: Callable[[int], Size]
 ) -> int:
     """Play each broken variant until a schedule shows it, and print the number of that; return 1 if too few are caught."""
     print(f"seeds {seeds[0]} to {seeds[-1]}")
     caught = 0
     for name in names:
-        found = ((number, _bite(name, at, size_of(at))) for number, at in enumerate(seeds, 1))
+        found = ((number, bite(name, at, size_of(at))) for number, at in enumerate(seeds, 1))
         number, said = next((each for each in found if each[1]), ("-", "not caught"))
         caught += number != "-"
         print(f"{name:26} {number:>5}  {said}", flush=True)

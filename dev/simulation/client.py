@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 H = TypeVar("H")
 
-_COPIED = {"duplicated", "redoubled", "repeated"}
+_COPIED = {"duplicated", "redoubled", "repeated", "slow_twice"}
 """Kinds of faults by which the network sends a request twice."""
 
 GAPS = 2

@@ -112,6 +112,8 @@ class HandleJudge(Observer):
         self._dated_last: dict[Process, float] = {}
         # the number of answers of a process (`Process.answered`) when its clock had stood still
         self._frozen: dict[Process, int] = {}
+        # when its clock, which stood still, last went on
+        self._resumed: dict[Process, float] = {}
         # processes whose clocks have stood still: they count too little of the time that has passed
         self._late_clocks: set[Process] = set()
         # when the clock of a process jumped last
@@ -152,6 +154,7 @@ class HandleJudge(Observer):
     def froze(self, process: Process) -> None:
         """Excuse what a process believes from now, when its clock has stood still, until it has had an answer (I1)."""
         self._frozen[process] = process.answered
+        self._resumed[process] = self._world.now
         self._late_clocks.add(process)
 
     def jumped(self, process: Process) -> None:
@@ -191,6 +194,11 @@ class HandleJudge(Observer):
             del self._frozen[process]
             return False
         return answered is not None
+
+    def _is_sent_late(self, exchange: Exchange) -> bool:
+        """Return whether a process sent a request soon after its clock stood still, and may not have known how late it was."""
+        resumed = self._resumed.get(exchange.thread.process, -math.inf)
+        return exchange.sent - resumed < LATE_FOR
 
     def _is_well(self, process: Process, since: float) -> bool:
         """Return whether nothing has delayed a process lately, and no request of it has failed since a true time."""
@@ -330,8 +338,9 @@ class HandleJudge(Observer):
             is_known = token in self._given or any(token in values_on(each, None) for each in sent)
             what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
             self._ask("I4 recognised", is_known, what)
-        # no transaction acquires a single lock
-        if exchange.operation == "UpdateItem":
+        # No transaction acquires a single lock; and who gives up an acquisition knows of it, also if it stays.
+        given_up = {"disown", "leave", "release"}
+        if exchange.operation == "UpdateItem" and kind_of("", exchange.kwargs) not in given_up:
             for token in values_on(exchange, None) & self._terms.keys() - self._given.keys():
                 term = self._terms[token]
                 is_own = term.process is exchange.thread.process

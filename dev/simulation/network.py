@@ -84,6 +84,7 @@ KINDS = {
     "reset": "applied or not; the connection is closed",
     "preempted": "its thread stands still between the preparation of the request and its sending",
     "slow": "the request and its answer take 2 ms to 1 s each",
+    "slow_twice": "the same, and applied once more so many seconds later",
 }
 """What each kind of fault does."""
 
@@ -98,7 +99,8 @@ class Faults:
     def at_random(cls, rng: random.Random) -> Faults:
         """Return random shares for about half of the kinds, all of one level of frequency, which may be none."""
         level = rng.choice((0.0, 0.01, 0.05, 0.2))
-        shares = {kind: rng.random() * level for kind in KINDS if rng.random() < 0.5}
+        kinds = [kind for kind in KINDS if kind != "slow_twice"]  # it shows where it meets all
+        shares = {kind: rng.random() * level for kind in kinds if rng.random() < 0.5}
         # a denied request is not retried, so many of them would end most calls early
         shares["denied"] = shares.get("denied", 0.0) / 10
         # in some worlds nothing is fast; last, because what was not met by another fault counts
@@ -277,6 +279,8 @@ class Network:
         seconds = fault.seconds
         hangs = rng.choice((0.05, 0.5, exchange.client.hangs_for)) if seconds is None else seconds
         kind = fault.kind
+        if kind in {"slow", "slow_twice"}:
+            there, back = (0.002 * 500 ** rng.random() for _ in range(2))
         if kind == "lost_request":
             world.after(hangs, partial(wake, _timed_out(connected=False)))
         elif kind == "lost_answer":
@@ -287,8 +291,8 @@ class Network:
             hangs, longest = exchange.client.hangs_for, 20 if kind == "late" else MINUTES
             world.after(hangs, partial(wake, _timed_out(connected=True)))
             world.deliver(hangs + rng.random() * longest if seconds is None else seconds, apply)
-        elif kind in {"duplicated", "redoubled"}:
-            longest = 10 if kind == "duplicated" else MINUTES
+        elif kind in {"duplicated", "redoubled", "slow_twice"}:
+            longest = MINUTES if kind == "redoubled" else 10
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
             world.deliver(there + (rng.random() * longest if seconds is None else seconds), apply)
         elif kind == "repeated":
@@ -302,8 +306,6 @@ class Network:
             world.after(there + back, partial(wake, outcome))
         else:
             # "undated" and "partial" change the answer: see `_apply_and_answer` and `_apply`
-            if kind == "slow":
-                there, back = (0.002 * 500 ** rng.random() for _ in range(2))
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
 
     def takes(self, rng: random.Random) -> float:

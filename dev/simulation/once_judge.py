@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dev.simulation.claims import FORCED_MARK, Claim, values_on
-from dev.simulation.handles import DRIFT, LATE_FOR, LONGEST_HANG
+from dev.simulation.handles import DRIFT, LONGEST_HANG
 from dev.simulation.judge import Judge
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH
@@ -183,8 +183,6 @@ class OnceJudge(Judge):
         self._recorded: Counter[str] = Counter()
         self._effects: Counter[str] = Counter()
         self._texts: set[str] = set()
-        # when the clock of a process, which stood still, last went on
-        self._resumed: dict[Process, float] = {}
 
     @property
     def now(self) -> float:
@@ -318,7 +316,7 @@ class OnceJudge(Judge):
         # a transaction is sent again as it was
         since = exchange.sent - LONGEST_HANG * (exchange.operation == "TransactWriteItems")
         least = since + call.keep - HOST_SKEW
-        is_late = exchange.sent - self._resumed.get(process, -math.inf) < LATE_FOR
+        is_late = self._is_sent_late(exchange)
         # without threads a request of a task waits for those before it, after its end was counted
         is_late |= process.refuses_threads
         if not is_late and not self._is_excused(process):
@@ -358,11 +356,6 @@ class OnceJudge(Judge):
             is_settled = call.has_failed or not call.has_begun
             self._ask("O7", is_settled, f"{owner} released {key}, and its outcome is unknown")
             del self._open[key]
-
-    def froze(self, process: Process) -> None:
-        """Note since when the clock of a process, which stood still, has gone on."""
-        super().froze(process)
-        self._resumed[process] = self.now
 
     # -- what callers get ---------------------------------------------------------------------------
 

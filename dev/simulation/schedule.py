@@ -67,6 +67,10 @@ _DOUBTFUL = ("duplicated", "failed_after", "late", "lost_answer", "repeated", "u
 """Faults after which an answer may be older than the state, or a request is applied whose sender does not know it."""
 
 
+KINDS = ("locks", "once", "shared")
+"""What clients of a schedule use: locks, `once`, or shared locks."""
+
+
 class Size(NamedTuple):
     """How much happens in a schedule.
 
@@ -115,11 +119,15 @@ class Size(NamedTuple):
         return not set(SHARED_WAYS).isdisjoint(self.ways)
 
     @classmethod
-    def of_shared(cls, rng: random.Random) -> Size:
-        """Return a random size in which clients share locks."""
+    def of(cls, seed: int, kind: str = "locks") -> Size:
+        """Return the random size that a seed determines, for a schedule of one of the `KINDS`."""
+        rng = random.Random(seed)
+        if kind != "shared":
+            return cls.at_random(rng, ONCE_WAYS if kind == "once" else ())
         drawn = cls.at_random(rng, SHARED_WAYS)
         keys = min(drawn.keys, 2)
-        return drawn._replace(ways=ways_of(rng), keys=keys, outages=0.0)
+        drawn = drawn._replace(ways=ways_of(rng), keys=keys, outages=0.0)
+        return drawn._at_close_quarters() or drawn
 
     @classmethod
     def at_random(cls, rng: random.Random, ways: Sequence[str] = ()) -> Size:
@@ -144,21 +152,25 @@ class Size(NamedTuple):
             jumps=rng.choice((0,) * 6 + (1, 3)),
             outages=0.0 if ways[0] in ONCE_WAYS else rng.choice((0.0,) * 8 + (0.5,)),
         )
-        # by a generator of its own, for what is drawn after this
-        if (chance := random.Random(repr(drawn))).random() < 0.1 and (
-            drawn.is_of_once or not limited
-        ):
-            return drawn._at_close_quarters(chance)
+        if (drawn.is_of_once or not limited) and (few := drawn._at_close_quarters()):
+            return few
         # the order of waiters, and who counts as dead, shows where many wait in line for the same lock
         is_fair = not drawn.is_of_once and rng.random() > 0.85
         if not is_fair:
             return drawn
         return drawn._replace(ways=("lock_fair",), keys=1, dead=rng.choice((0, 0, 0, 2, 10, 40)))
 
-    def _at_close_quarters(self, rng: random.Random) -> Size:
-        """Return a size in which few meet at one lock, each answer is slow, and others are lost or come of a doubled request."""
-        ways = self.ways if self.is_of_once else rng.choice(_CLOSE)
-        faults = dict.fromkeys(rng.sample(_DOUBTFUL, 2), 0.15) | {"slow": 0.7}
+    def _at_close_quarters(self) -> Size | None:
+        """Return a size in which few meet at one lock and most answers are slow; None for nine in ten sizes.
+
+        Each request is doubled, or requests are doubled and answers lost or late besides.
+        """
+        rng = random.Random(repr(self))
+        if rng.random() >= 0.1:
+            return None
+        ways = self.ways[:2] if self.is_of_once or self.is_shared else rng.choice(_CLOSE)
+        doubtful = dict.fromkeys(rng.sample(_DOUBTFUL, 2), 0.15)
+        faults = rng.choice((doubtful | {"slow": 0.7}, {"slow_twice": 1.0}))
         fewer = self._replace(ways=ways, faults=faults, processes=2, threads=2, keys=1, rows=1)
         dead = rng.choice((0, 2, 10)) if "lock_fair" in ways else 0
         return fewer._replace(sections=10, dead=dead, gap=0.0, jumps=0, outages=0.0)
@@ -204,7 +216,7 @@ class Schedule:
         create_tables(self.world.tables)
         # Drawn from a generator of its own. So a seed plays the same schedule whether its size is drawn here or handed
         # in, as when a violation is played again with the size that was printed for it.
-        size = self.size = Size.at_random(random.Random(seed)) if size is None else size
+        size = self.size = Size.of(seed) if size is None else size
         self._model: type[LockItem] = Receipt if size.is_of_once else Lock
         kind = SharedJudge if size.is_shared else Judge
         self.judge = (OnceJudge if size.is_of_once else kind)(

@@ -174,15 +174,18 @@ class SharedJudge(Judge):
         self._check_past_writers(exchange, place)
 
     def _is_late(self, exchange: Exchange) -> bool:
-        # or made by a process whose clock has stood still, which does not know how late it is
         late = self._world.now - exchange.sent > LATE_WRITE
-        return late or self._is_excused(exchange.thread.process)
+        return late or self._is_unaware(exchange)
+
+    def _is_unaware(self, exchange: Exchange) -> bool:
+        """Return whether the process does not know how late it is; a copy may arrive when it has learned that."""
+        return self._is_excused(exchange.thread.process) or self._is_sent_late(exchange)
 
     def _is_marked(self, exchange: Exchange, row: dict[str, Any]) -> bool:
         """Return whether a mark in a row counts for a request."""
         until = mark_of(row)
         is_near = until <= exchange.sent + MARK_FAR
-        is_near &= not self._is_excused(exchange.thread.process)
+        is_near &= not self._is_unaware(exchange)
         return self._world.now < until + HOST_SKEW / 2 and is_near
 
     def _check_entries(

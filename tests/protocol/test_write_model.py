@@ -64,7 +64,7 @@ def leaves_unanswered(fault):
     return precondition(lambda self: self.is_under_way())(rule(data=st.data())(step))
 
 
-@settings(max_examples=150, stateful_step_count=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, stateful_step_count=30, suppress_health_check=list(HealthCheck))
 class WriteMachine(RuleBasedStateMachine):
     @initialize(disturbed=st.sampled_from([None, "force", "save"]))
     def start(self, disturbed):

@@ -115,9 +115,7 @@ def test_run_that_is_interrupted_killed_or_left_alone_leaves_no_table(local_engi
     assert (runs[0].returncode, err) == (1, "STOPPED\n")
     assert tables_of(local_engine, names[0]) == []
 
-    # not `communicate`: a worker that the run had stopped for a while keeps the pipes open
-    with runs[1]:
-        pass
+    runs[1].communicate()
     assert tables_of(local_engine, names[1])
     (again,) = re.findall("ARGS='(.*)'", said[1][0])
     started(local_engine, url, *shlex.split(again)).communicate()

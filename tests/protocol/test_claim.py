@@ -41,6 +41,8 @@ from pynamodb_mutex._lock.runtime import clock as _clock
 from pynamodb_mutex._once.rows import OnceRow
 from pynamodb_mutex.exceptions import Loss
 
+pytestmark = pytest.mark.unmeasured
+
 # -- bounds of server time: also after a clock stood still -----------------------------------------
 
 EPOCH = 1_700_000_000.0

@@ -20,6 +20,8 @@ from dev.faultproxy import (
 )
 from pynamodb_mutex import MutexNotHeldError
 
+pytestmark = pytest.mark.unmeasured
+
 
 async def asave(row):
     row.balance += 1

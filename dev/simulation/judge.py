@@ -121,6 +121,8 @@ class Judge(LineJudge):
             if is_judged:
                 self._check_own(exchange, place, watched.prefix, old, new)
                 self._check_claim(exchange, place, before, after)
+            if (before.token, before.end) != (after.token, after.end):
+                self._claimed_since[place] = self._world.now
             self._note_term(exchange, place, before, after, breaks=not is_judged)
         if watched.prefix == "":
             self._check_line(process, place, old, new)
@@ -231,8 +233,6 @@ class Judge(LineJudge):
             self._ask("I1 end", may_end, f"the end of {new.token} on {place} moved back")
         elif new.end is None and old.end is not None:
             self._check_hold(process, place, old)
-        if (old.token, old.end) != (new.token, new.end):
-            self._claimed_since[place] = self._world.now
 
     def _kept(self, process: Process, place: Place, old: Claim, new: Claim) -> None:
         """Check that a release before ``hold_at_least`` leaves a claim that ends in time, and is not renewed."""

@@ -268,8 +268,6 @@ class SharedJudge(Judge):
     def _check_claim(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         if self._before is None or old.token != new.token:
             super()._check_claim(exchange, place, old, new)
-        elif old.end != new.end:
-            self._claimed_since[place] = self._world.now
 
     def _acquired(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         if self._before is not None:

@@ -132,10 +132,12 @@ class AnyLock:
             locked, locked_all = model.alocked, model.alocked_all
         else:
             locked, locked_all = model.locked, model.locked_all
+        # The others have theirs in their rows: by another table they would be locks of the same name.
+        where = {"lock_model": Lock} if model is Ledger else {}
         makers: tuple[Callable[..., Any], ...] = (
             partial(mutex.for_key, self._key(), model=Lock),
             partial(mutex.for_key, self._key(), range_key="a", model=Shard),
-            partial(mutex.for_row, model, *self._row_key(model), lock_model=Lock),
+            partial(mutex.for_row, model, *self._row_key(model), **where),
             partial(mutex.for_keys, keys, model=Lock),
             partial(
                 mutex.any_of if in_task else rng.choice((Mutex, AnyOf)).any_of, keys, model=Lock

@@ -105,7 +105,7 @@ class HandleJudge(Observer):
         self._shown: dict[str, float] = {}
         # tokens of those that somebody of the same process has handed over
         self._handed_over: set[str | None] = set()
-        # longest time from the sending of a request of a process to its evaluation: so coarsely it knows server time
+        # longest time from the sending of a request of a process to its answer: so coarsely it knows server time
         self._slowest: dict[Process, float] = {}
         # when a process has learned server time, first and last
         self._dated: dict[Process, float] = {}
@@ -294,8 +294,7 @@ class HandleJudge(Observer):
         if exchange.met != "undated":
             self._dated.setdefault(process, now)
             self._dated_last[process] = now
-        took = exchange.evaluated - exchange.sent
-        self._slowest[process] = max(took, self._slowest.get(process, 0.0))
+        self._slowest[process] = max(now - exchange.sent, self._slowest.get(process, 0.0))
         is_repeated = exchange.met == "repeated"
         # the copy of a transaction is known by its token, and the answer to it shows what was so before
         is_old = is_repeated and exchange.operation == "TransactWriteItems"

@@ -245,6 +245,8 @@ class Judge(LineJudge):
             end = new.end - EPOCH
             # without server time the end in the row says nothing
             is_late = most < end < FAR and process not in self._late_clocks
+            # the holder carries server time on by its clock
+            least -= 2 * DRIFT * (self._world.now - self._dated_last.get(process, self._world.now))
             # a holder whose clock stood still writes an end that may have passed, until a Date shows it the time
             if (end < least and not self._is_excused(process)) or is_late:
                 self.fail(

@@ -281,12 +281,14 @@ class LineJudge(SignalJudge):
                 self.fail(f"order: {removed[0]} left {passed}, whom it passed, in line for {place}")
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
+        patience = PATIENCE + sum(STEPS[: len(passed)])
         for entry in passed:
             # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only a second
             # or less more than the one before it, so one such request may cost it its place.
             failures = 1 if entry == before[0] else 0
-            # One ahead has given up, and this one learns of its new place by its next poll, as late as the one behind it.
-            is_moved = self._world.now - self._left_at.get(place, -math.inf) <= 2.0 + IDLE_FIRST
+            # One ahead has given up, and this one learns of its new place by its next poll: later than the one behind it, which so
+            # passes the dead ones before it does.
+            is_moved = self._world.now - self._left_at.get(place, -math.inf) <= 2.0 + patience
             is_misled = is_moved or self._is_misled(taker, place)
             is_in_order = self._dead_ahead(entry, before) <= IN_ORDER
             if self._is_punctual(entry, failures) and is_in_order and not is_misled:

@@ -225,9 +225,14 @@ class PromiseJudge(HandleJudge):
         watches = [each for each in own if each.is_used]
         if not watches:
             return
-        # several threads may share a handle: a loss is of one that has lost its lock, a danger of one that has not
+        # several threads may share a handle: a loss is of one that has lost its lock, a danger of the one whose lease ends next
         is_loss = name == "on_lost"
-        watch = min(watches, key=lambda each: ((each.loss is None) is is_loss, each.losses))
+        if is_loss:
+            watch = min(watches, key=lambda each: (each.loss is None, each.losses))
+        else:
+            watch = min(
+                watches, key=lambda each: (each.loss is not None, not each.tokens, each.until)
+            )
         self._ask_handle(watch)
         if watch.since < watch.began:
             # It was handed over, and lost before the thread that waited for it has gone on.

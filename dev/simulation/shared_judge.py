@@ -441,6 +441,8 @@ class SharedJudge(Judge):
         """Check that no writer waits which would have marked the row by now, if a reader gets in that was not in."""
         if self._is_late(exchange):
             return  # a mark of now is too far ahead for it, and it begins or joins for nobody
+        if any(map(self._has_jumped, self._world.processes)):
+            return  # nor does a mark count that such a process has written
         now, since = self._world.now, self._shared_since.get(place, math.inf)
         for process in self._punctual():
             waiters = self._writers_for(process, place)

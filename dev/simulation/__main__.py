@@ -20,7 +20,7 @@ from dev.dynamodb_local import dynamodb_local
 from dev.simulation.calls import counted, public_calls, table
 from dev.simulation.explore import LOCKS, Choices, explore
 from dev.simulation.explore import play as play_small
-from dev.simulation.record import bite
+from dev.simulation.record import first_bite
 from dev.simulation.replay import client_of, replay_schedule
 from dev.simulation.schedule import Played, Size, play, shrink
 
@@ -187,8 +187,7 @@ def _try_teeth(
     print(f"seeds {seeds[0]} to {seeds[-1]}")
     caught = 0
     for name in names:
-        found = ((number, bite(name, at, size_of(at))) for number, at in enumerate(seeds, 1))
-        number, said = next((each for each in found if each[1]), ("-", "not caught"))
+        number, said = first_bite(name, seeds, size_of)
         caught += number != "-"
         print(f"{name:26} {number:>5}  {said}", flush=True)
     print(f"{caught} of {len(names)} were caught")

@@ -20,7 +20,7 @@ from dev.broken import KIND, MEANING, broken
 from dev.simulation.schedule import KINDS, Size, play
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Executor
 
 PROOF = Path(__file__).parents[2] / "docs" / "proof"
@@ -34,13 +34,10 @@ def bite(name: str, seed: int, size: Size) -> str:
     return found.partition(": ")[2][:90] if found and not play(seed, size).violation else ""
 
 
-def first_bite(name: str, seeds: range) -> str:
-    """Return the number of the first schedule that shows a broken variant, from 1; a dash for none."""
-    numbered = enumerate(seeds, 1)
-    found = (
-        str(number) for number, seed in numbered if bite(name, seed, Size.of(seed, KIND[name]))
-    )
-    return next(found, "-")
+def first_bite(name: str, seeds: range, size_of: Callable[[int], Size]) -> tuple[str, str]:
+    """Return the number of the first schedule that shows a broken variant, from 1, and its violation; a dash for none."""
+    found = ((str(number), bite(name, at, size_of(at))) for number, at in enumerate(seeds, 1))
+    return next((each for each in found if each[1]), ("-", "not caught"))
 
 
 def play_one(kind: str, seed: int) -> tuple[Counter[str], Counter[str]]:
@@ -83,11 +80,14 @@ def write_variants(pool: Executor, seed: int, schedules: int) -> None:
     with (PROOF / name).open(encoding="utf-8") as file:
         trial = {row["Variant"]: row["Trial"] for row in csv.DictReader(file)}
     visits = [range(at, at + schedules) for at in range(seed, seed + 3 * schedules, schedules)]
-    shown = zip(*[pool.map(first_bite, KIND, repeat(seeds)) for seeds in visits], strict=True)
+    size_of = [partial(Size.of, kind=kind) for kind in KIND.values()]
+    shown = zip(
+        *[pool.map(first_bite, KIND, repeat(seeds), size_of) for seeds in visits], strict=True
+    )
     rows = []
-    for variant, numbers in zip(KIND, shown, strict=True):
-        title = f"``{variant}``"
-        rows.append([title, MEANING[variant], ", ".join(numbers), trial.get(title, "")])
+    for variant, found in zip(KIND, shown, strict=True):
+        title, numbers = f"``{variant}``", ", ".join(number for number, _ in found)
+        rows.append([title, MEANING[variant], numbers, trial.get(title, "")])
     write(name, ["Variant", "What is broken", "Schedules", "Trial"], rows)
     for kind in KINDS:
         own = [row[2].split(", ") for row in rows if KIND[row[0].strip("`")] == kind]

@@ -225,8 +225,8 @@ def _is_gone(aws: Aws, name: str) -> bool:
 def supervise(command: list[str]) -> int:
     """Run a command until it ends, or somebody interrupts or ends this process, or the time is over; return its exit code.
 
-    The run has a process of its own. Suppose it had not: the exception that a signal raises may come inside a finalizer, which
-    loses it, and the run would go on.
+    The run has a process of its own, which is killed with its clients. Suppose it had not: the exception that a signal
+    raises may come inside a finalizer, which loses it, and the run would go on.
 
     Raises:
         KeyboardInterrupt: If it was stopped; from then on this process cannot be interrupted.
@@ -241,10 +241,8 @@ def supervise(command: list[str]) -> int:
     finally:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        child.send_signal(signal.SIGINT)  # it ends its clients
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(10)
-        child.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
@@ -379,7 +377,7 @@ def main() -> int:
             delete(aws, run)
             return 0
         if options.within:
-            when_parent_ends(partial(os._exit, 1))
+            when_parent_ends(partial(os.killpg, 0, signal.SIGKILL))
             return make_run(aws, run, options.seconds)
         flag = f" --endpoint-url={options.endpoint_url}" if options.endpoint_url else ""
         again = f"AWS_REGION={aws.region} make aws ARGS='--delete {run}{flag}'"
@@ -400,8 +398,7 @@ def main() -> int:
     except (RunError, BotoCoreError, ClientError, PynamoDBException) as error:
         print(f"FAILED: {error}", file=sys.stderr)
     except (KeyboardInterrupt, EOFError):
-        if not options.within:
-            print("STOPPED", file=sys.stderr)
+        print("STOPPED", file=sys.stderr)
     return 1
 
 

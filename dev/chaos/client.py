@@ -112,7 +112,7 @@ class Client:
         with (self._folder / f"{self.proc}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dev.chaos.worker", str(path)],
-                env=env, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                env=env, stdin=subprocess.PIPE, stdout=log, stderr=log,
             )  # fmt: skip
         self._lives += 1
 

@@ -19,7 +19,7 @@ from two_clients import held
 from waits import until
 
 from dev import faultproxy as net
-from dev.faultproxy import apply_then_500, deny, drop_answer, server_error
+from dev.faultproxy import apply_then_500, delay, deny, drop_answer, server_error
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexTimeoutError, signals
 from pynamodb_mutex._lock.protocol.claim import Claim
 from pynamodb_mutex._lock.runtime.clock import local_clock
@@ -112,6 +112,13 @@ def test_contended_is_reported_once_and_names_the_holder(scene, heard, logged, h
     # also of an acquire that does not wait
     assert not scene.mutex().acquire(blocking=False)
     assert heard.names == ["contended", "not_acquired"] * 2
+
+
+def test_contended_is_reported_if_the_first_answer_comes_at_the_deadline(scene, heard, holder):
+    scene.proxy.next(delay(3), op="acquire")
+    assert not scene.mutex().acquire(timeout=2)
+    assert heard.names == ["contended", "not_acquired"]
+    assert heard.the("contended")["holder"] == "other"
 
 
 def test_all_in_line_report_contention_once_the_first_has_its_answer(scene, heard, holder):

@@ -242,18 +242,17 @@ class Acquisition(BaseAcquisition[HeldClaim]):
         # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
         turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim = yield from self._wait(turn)
-        granted = yield from _leave_line(turn)
-        if granted is None:
+        if claim is not None:
+            # the caller takes any of several keys, and a holder may have handed another over to it meanwhile
+            yield from _undo_turn(turn)
             return claim
-        if claim is None:
+        granted = yield from _leave_line(turn)
+        if granted is not None:
             # The thread that hands a lock over does not renew a claim that came out too short: that would delay its
             # release. So we do. If the renewal fails, the claim is returned all the same: it is held already, and a loss
             # is reported as for any held lock.
             yield from renew_if_short(granted)
-            return granted
-        # The caller takes any of several keys, and a holder handed one over while our poll acquired another.
-        yield from take_back(granted)
-        return claim
+        return granted
 
     def _wait(self, turn: WaitingTurn) -> Operation[HeldClaim | None]:
         """Poll and wait until the lock is acquired; return None if it was handed over, or at the deadline."""
@@ -279,9 +278,9 @@ class Acquisition(BaseAcquisition[HeldClaim]):
                 # A holder handed the lock over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
+            self._report_wait(turn)
             if process.now >= self._deadline:
                 return None
-            self._report_wait(turn)
             poll = self.poll_times
             end = poll_at_end(process.now, self._frees_at(queue), poll, process.uniform)
             longest = 0.0 if queue.holder is None else max(poll[1], queue.holder.noticed_within)

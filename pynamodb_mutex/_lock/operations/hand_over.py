@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import PynamoDBException
@@ -14,7 +13,6 @@ from pynamodb_mutex._lock.operations.contender import Contender
 from pynamodb_mutex._lock.operations.events import Log
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import Turn
-from pynamodb_mutex._lock.operations.release import release
 from pynamodb_mutex._lock.protocol.claim import OwnClaim
 from pynamodb_mutex._lock.protocol.messages import one_line, shown
 from pynamodb_mutex._lock.protocol.outcome import shows_acquisition
@@ -82,11 +80,11 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                 if granted:
                     ending.successor = successor
                 else:
-                    # The waiter was interrupted while the request was under way, and has left the line. Nobody else would
-                    # release this claim. If this release fails, `release` reports that; the holder's claim has ended all the
-                    # same. The answer to the hand-over may be so late that the successor's lease has passed.
-                    with suppress(PynamoDBException):
-                        yield from release(successor, at_least=False)
+                    # The waiter has left the line while the request was under way: it was interrupted, or has acquired another
+                    # of its keys. Nobody else would end this claim, and nobody has it, so it is not released: after a
+                    # late answer its lease has passed, and a release would call the waiter's `on_lost`.
+                    successor.forget()
+                    yield from contender.disown(own)
         except BaseException as error:
             is_failure = isinstance(error, PynamoDBException) and not isinstance(
                 error, MutexLostError

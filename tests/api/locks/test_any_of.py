@@ -11,7 +11,7 @@ from this_process import QueueFor, current_process
 from two_clients import Elsewhere
 from waits import until
 
-from dev.faultproxy import after, apply_then_500, drop_answer, no_date, throttle
+from dev.faultproxy import after, apply_then_500, delay, drop_answer, no_date, throttle
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
 from pynamodb_mutex._several.acquire_any import AcquisitionOfAny
 from pynamodb_mutex.testing import expire, held_elsewhere
@@ -251,6 +251,32 @@ def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(sce
     assert scene.there.get(holder.key).expires_at is None
     waiter.release()
     assert not [key for _, key in current_process().queues if waiter.key in key]
+
+
+def test_waiter_whose_poll_acquires_a_key_does_not_wait_for_another_to_be_handed_over(scene, pool):
+    lost, releasing, begun = [], [], time.monotonic()
+    holder, waiter = any_of(scene, 2), any_of(scene, 2, lease=3, on_lost=lost.append)
+    holder.acquire()
+    (other,) = (at for at, key in enumerate(keys(scene, 2)) if key != holder.key)
+    with elsewhere(scene, other) as others:
+        waiting = pool.submit(waiter.acquire)
+        scene.proxy.wait(1, "BatchGetItem")
+
+        def release_both():
+            releasing.append(pool.submit(holder.release))
+            until(lambda: queue_of(holder).promises)
+            others.close()
+
+        # answered when the lease of the new claim has passed
+        scene.proxy.next(delay(20), op="hand_over")
+        scene.proxy.next(after(release_both), op="BatchGetItem")
+        assert waiting.result(60)
+    assert time.monotonic() < begun + 20
+    assert releasing[0].result(60) is None
+    assert time.monotonic() >= begun + 20
+    time.sleep(0.3)
+    assert (scene.applied("hand_over"), waiter.held, lost) == ([True], True, [])
+    assert scene.there.get(holder.key).expires_at is None
 
 
 def test_waiter_that_is_not_handed_the_key_polls_at_once_when_its_holder_has_ended(scene, pool):

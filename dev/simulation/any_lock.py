@@ -17,7 +17,7 @@ import pynamodb_mutex
 from dev.simulation.calls import done, finish, read_some
 from dev.simulation.models import Account, Ledger, Lock, Shard, Slot
 from dev.simulation.promises import PERMITS
-from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, RowLock, RowLockMixin, Semaphore
 from pynamodb_mutex.aio import (
     AsyncLockedRows,
     AsyncMutex,
@@ -239,6 +239,15 @@ class AnyLock:
         async with _entered(transaction, in_task=isinstance(transaction, AsyncTransaction)):
             pass
 
+    async def _release(self, lock: Any, chance: float) -> None:
+        """Release a lock; if a helper of its holder does, the helper learns of a loss, and the holder's block does not."""
+        if chance < 0.3:
+            try:
+                await done(lock.release())
+            except MutexLostError:
+                self._schedule.judge.learned_loss(lock)
+                raise
+
     async def _force(self, lock: Any, chance: float) -> None:
         if chance < 0.2 and hasattr(lock, "force_release"):
             with suppress(TypeError):  # of any of several keys
@@ -311,7 +320,7 @@ _STEPS: tuple[Callable[[AnyLock, Any, float], Any], ...] = (
     lambda _, lock, chance: lock.renew(None if chance < 0.5 else chance * 40),
     lambda client, lock, chance: client._ensure(lock, chance),
     AnyLock._ask_row,
-    lambda _, lock, chance: lock.release() if chance < 0.3 else None,
+    AnyLock._release,
     AnyLock._wait,
     AnyLock._wait,
     AnyLock._save,

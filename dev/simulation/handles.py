@@ -162,8 +162,10 @@ class HandleJudge(Observer):
         self._jumps[process] = self._world.now
         self.disturbed(process)
 
-    def _has_jumped(self, process: Process) -> bool:
-        return self._world.now - self._jumps.get(process, -math.inf) < JUMPS_FOR
+    def _has_jumped(self, process: Process, at: float | None = None) -> bool:
+        """Return whether the clock of a process had jumped not long before a true time; None for now."""
+        at = self._world.now if at is None else at
+        return at - self._jumps.get(process, -math.inf) < JUMPS_FOR
 
     def releases_all(self, process: Process) -> None:
         """Note that a thread of a process releases all that it holds."""
@@ -281,7 +283,9 @@ class HandleJudge(Observer):
         term = self._terms.pop(old.token or "", None) if old.end is not None else None
         if term is None:
             return
-        self._gone[old.token or ""] = term, self._world.now
+        # a late copy may make the claim anew, whose process has learned how the first one ended
+        _, since = self._gone.get(old.token or "", (term, self._world.now))
+        self._gone[old.token or ""] = term, since
         if breaks:
             term.broken_at, term.broken_by = self._world.now, self._world.network.applying
             self._broken_terms[old.token or ""] = term

@@ -115,7 +115,7 @@ class Judge(LineJudge):
             is_judged = (
                 watched.is_enforced
                 # the one takes a living claim for dead, the other has written a wrong end
-                and not self._has_jumped(process)
+                and not self._has_jumped(process, exchange.sent)
                 and (term is None or not self._has_jumped(term.process))
             )
             if is_judged:
@@ -190,8 +190,7 @@ class Judge(LineJudge):
             is_left = token not in self._given or not self._is_believed(token)
             is_own |= is_left and token in values_on(exchange, place)
             self._ask("I5 own claim", is_own, what)
-        # without server time, fencing tokens of new rows begin at 1
-        is_undated = not old and exchange.thread.process not in self._dated
+        is_undated = not old and self._is_undated(exchange.thread.process, after)
         if new and place[1] != ("deleted",) and not is_undated:
             lowest = max(before.version, self._versions.get(place, 0))
             what = f"the fencing token of {place} fell from {lowest} to {after.version}"
@@ -204,6 +203,11 @@ class Judge(LineJudge):
             is_first = request not in self._counted or place in self._remade
             self._ask("I2 applied once", is_first, f"{exchange.thread} wrote {place} twice")
             self._counted.add(request)
+
+    def _is_undated(self, process: Process, claim: Claim) -> bool:
+        """Return whether a process made a claim without server time: the fencing token of a new row begins at 1 then."""
+        # it learns none from the requests that its user sends, and then gives an end in the far future
+        return process not in self._dated or (claim.end or 0.0) - EPOCH > FAR
 
     @staticmethod
     def _is_named(exchange: Exchange, place: Place, claim: Claim) -> bool:
@@ -282,9 +286,8 @@ class Judge(LineJudge):
     def _acquired(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         """Check an acquisition: its fencing token is higher, and it takes no claim that is alive, unless it was given."""
         process, now = exchange.thread.process, self._world.now
-        # Without server time, fencing tokens of new rows begin at 1. And the key "deleted" is used with
-        # delete_on_release, where they may fall.
-        is_exempt = place[1] == ("deleted",) or process not in self._dated
+        # the key "deleted" is used with delete_on_release
+        is_exempt = place[1] == ("deleted",) or self._is_undated(process, new)
         is_higher = new.version > self._versions.get(place, 0) or is_exempt
         what = f"the fencing token of {place} did not grow: {new.version}"
         self._ask("I3 grows", is_higher, what)

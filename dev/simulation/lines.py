@@ -32,6 +32,12 @@ STEPS = (1.0,) * 2 + (0.5,) * 10 + (0.09,) * 100
 IN_ORDER = 10
 """Most dead waiters behind whom those who live keep their order."""
 
+IN_ORDER_BY_POLLS = 2
+"""The same if the release was dated late: waiters then learn by their polls since when the lock is free."""
+
+DATED_WITHIN = 0.3
+"""Seconds by which a release is dated late at most if its process knows server time well."""
+
 IDLE_FIRST = 3.0
 """Longest time in seconds for which a lock is free while a living waiter stands first. The waiter may not know yet that
 it stands first, and polls within 2 s. That read may be out of date, and is repeated then."""
@@ -71,6 +77,8 @@ class LineJudge(SignalJudge):
         self._joined: dict[str, float] = {}
         # when a late write gave a row a wrong date: see `_is_misled`
         self._misdated: dict[Place, float] = {}
+        # by how much the last release was dated late
+        self._dated_late: dict[Place, float] = {}
         self._free_since: dict[Place, float] = {}
         # entries that stood first when somebody from outside the line took the lock
         self._overtaken: set[tuple[Place, str]] = set()
@@ -245,6 +253,9 @@ class LineJudge(SignalJudge):
         # they were sent. A release applied 10 s later says that the lock has been free for 10 s already.
         if is_acquired or is_ended or first_left:
             self._misdated[place] = self._world.now if late > LATE_WRITE else math.inf
+        if is_ended:
+            dated = float(new.get("free_since", {"N": "inf"})["N"]) - EPOCH
+            self._dated_late[place] = dated - self._world.now
         if "expires_at" in new:
             end = float(new["expires_at"]["N"]) - EPOCH
             # an end in the far future stands for none: the holder knew no server time
@@ -290,7 +301,9 @@ class LineJudge(SignalJudge):
             # passes the dead ones before it does.
             is_moved = self._world.now - self._left_at.get(place, -math.inf) <= 2.0 + patience
             is_misled = is_moved or self._is_misled(taker, place)
-            is_in_order = self._dead_ahead(entry, before) <= IN_ORDER
+            is_dated = self._dated_late.get(place, 0.0) <= DATED_WITHIN
+            most = IN_ORDER if is_dated else IN_ORDER_BY_POLLS
+            is_in_order = self._dead_ahead(entry, before) <= most
             if self._is_punctual(entry, failures) and is_in_order and not is_misled:
                 self.fail(f"order: {entry} was passed in line for {place}")
         # The taker is in time if the lock was not free for longer than the protocol grants the waiters at the head of

@@ -50,7 +50,7 @@ class PromiseJudge(HandleJudge):
         for watch in self._in_use():
             self._check_in_time(watch)
             has_released = is_released and not self._was_among_all(watch)
-            has_released = has_released and watch.began <= watch.since < math.inf
+            has_released = has_released and watch.learned_at < watch.began <= watch.since < math.inf
             has_released = has_released and not self._is_under_way(watch)
             what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
             if has_released:
@@ -61,6 +61,12 @@ class PromiseJudge(HandleJudge):
                 if (term.broken_at, "FORCED") in self._causes.get(term.place, [])[-1:]:
                     self._ask("I6 hidden", not has_released, what)
         super().section_ends(is_released=is_released)
+
+    def learned_loss(self, handle: Any) -> None:
+        """Note that a release, on any thread, has raised an error that a lock was lost."""
+        for watch in self._watches.get(self._world.running.process, ()):
+            if watch.is_of(handle):
+                watch.learned_at = self._world.now
 
     def _note_belief(self, watch: Watch) -> None:
         is_new = watch.tokens != watch.last
@@ -246,7 +252,8 @@ class PromiseJudge(HandleJudge):
             is_lost = watch.loss is not None or not watch.tokens or is_late
             is_lost = is_lost or now - watch.lost_at <= REPORTED_WITHIN
             self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
-            is_once = watch.losses <= 1 or len(own) > 1
+            # without a thread for it, the call about the loss before may have waited
+            is_once = watch.losses <= 1 or len(own) > 1 or watch.since == math.inf
             self._ask("I6 on_lost", is_once, f"{what} twice")
             if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
                 late = now - (watch.lost_at if watch.is_in_doubt else watch.until)

@@ -214,7 +214,7 @@ CAUGHT_ANYWHERE = {
     "deletes-line": 10, "disown-any": 6, "force-keeps-version": 12, "guard-and-end-unguarded": 7, "free-unchecked": 141,
     "reentrant-inner": 13, "end-doubled": 0, "detach-believes": 13, "release-data-lost": 23, "ttl-of-lease": 7,
     "patience-halved": 6, "fork-inherits": 19, "leave-any": 6, "ensure-lazy": 70, "locked-inverted": 14, "exit-silent": 65,
-    "take-at-any-place": 108, "given-is-abandoned": 6, "own-holder-unnamed": 713,
+    "take-at-any-place": 108, "given-is-abandoned": 6, "own-holder-unnamed": 90,
     "transaction-leaves-unlocked": 6, "group-from-last": 13, "older-refusal-believed": 133,
     "acquired-twice": 3, "handed-over-unheard": 6, "lost-before-acquired": 18, "loss-is-released": 18, "won-back-unsaid": 35,
     "group-lost-once": 46, "unlocked-unheard": 6, "failure-is-released": 18, "held-since-renewal": 3, "next-is-self": 6,

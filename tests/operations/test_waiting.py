@@ -603,6 +603,20 @@ def test_lock_handed_over_to_a_waiter_that_is_interrupted_is_released(queue, whe
     assert (waiter.held, waiter.locked(), queue.is_idle, scheduled()) == (False, False, True, [])
 
 
+def test_next_in_line_is_woken_once_the_claim_of_a_waiter_that_has_left_is_ended(queue):
+    """Not before: it would see that claim, and sleep until its next poll."""
+    holder, waits, next_waits = held(mutex()), waiting(mutex()), waiting(mutex(poll=(50, 50)))
+    releasing = handing_over(holder)
+    waits.interrupt()
+    next_waits.effect.wakeup.rung = False  # it was told that it is the first in line now
+    ending = releasing.step(releasing.effect.request.send())
+    assert not next_waits.effect.wakeup.rung
+    releasing.step(ending.request.send())
+    assert (releasing.effect, next_waits.effect.wakeup.rung) == (None, True)
+    assert next_waits.wake() is None  # it has polled at once, and acquired
+    assert next_waits.result
+
+
 def test_child_that_a_handler_forks_and_ends_does_not_wait_for_its_parents_hand_over(queue):
     holder, waits = held(mutex()), waiting(mutex())
     releasing = handing_over(holder)

@@ -281,6 +281,7 @@ class Acquisition(BaseAcquisition[HeldClaim]):
             self._report_wait(turn)
             if process.now >= self._deadline:
                 return None
+            self.blocker.contender.warn_of_wait(self._since, self.holder)
             poll = self.poll_times
             end = poll_at_end(process.now, self._frees_at(queue), poll, process.uniform)
             longest = 0.0 if queue.holder is None else max(poll[1], queue.holder.noticed_within)
@@ -298,7 +299,6 @@ class Acquisition(BaseAcquisition[HeldClaim]):
             self._emit_contended()
             # If this waiter blocks an event loop, each new holder wakes it: that may be a task of the loop, which cannot go on.
             turn.sleeps = not (self.contender.blocks and self.contender.is_pinned)
-        self.blocker.contender.warn_of_wait(self._since, self.holder)
 
     def _check_wait(self, turn: WaitingTurn) -> None:
         """Refuse a wait that keeps the holder, or a waiter ahead in the queue, from ever going on.
@@ -589,7 +589,7 @@ def _leave_line(turn: WaitingTurn) -> Operation[HeldClaim | None]:
 def _undo_turn(turn: WaitingTurn) -> Operation[None]:
     """Leave the local queue, and take back a claim that was handed over. A turn that stays would block all turns behind it.
 
-    This does not wait for a hand-over that is under way: the thread that hands over finds the turn gone, and releases.
+    This does not wait for a hand-over that is under way: the thread that hands over finds the turn gone, and ends its claim.
     """
     granted = turn.leave()
     if granted is not None:

@@ -63,7 +63,6 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
             values = {**ending.data, **contender.values(lease, end)}
             return store.hand_over(claim.options.row, claim.own, own, values)
 
-        granted = False
         successor: HeldClaim | None = None
         try:
             # A refusal, too, may show that it was applied: by an earlier attempt.
@@ -71,19 +70,19 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                 build, lambda reply: shows_acquisition(own, reply.claim)
             )
             if shows_acquisition(own, answer.claim):
-                successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
-                successor.change("begin")
-                # Before `grant`: if Ctrl-C came in between, the waiter would have a lock that nobody renews.
-                process.note_holder(successor)
-                successor.start(first_sent)
-                granted = self.grant(successor)
-                if granted:
+                if self in self.queue.turns:
+                    successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
+                    successor.change("begin")
+                    # Before `grant`: if Ctrl-C came in between, the waiter would have a lock that nobody renews.
+                    process.note_holder(successor)
+                    successor.start(first_sent)
+                    self.grant(successor)
                     ending.successor = successor
                 else:
-                    # The waiter has left the line while the request was under way: it was interrupted, or has acquired another
-                    # of its keys. Nobody else would end this claim, and nobody has it, so it is not released: after a
-                    # late answer its lease has passed, and a release would call the waiter's `on_lost`.
-                    successor.forget()
+                    # The waiter has left while the request was under way: it was interrupted, or has acquired another of its keys.
+                    # Nobody else would end this claim. Nobody held it either: after a late answer its lease has passed, and a
+                    # release would call the waiter's `on_lost`. The giver stays the local holder until the row is
+                    # free: then it wakes the next in line.
                     yield from contender.disown(own)
         except BaseException as error:
             is_failure = isinstance(error, PynamoDBException) and not isinstance(
@@ -103,6 +102,6 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                 yield from contender.disown(own)
             raise
         finally:
-            if not granted:
+            if self.granted is None:
                 self.end_promise()
         return True

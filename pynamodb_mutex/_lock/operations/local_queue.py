@@ -265,19 +265,12 @@ class Turn(Generic[H, C]):
             self.queue.remove(self)
         return self.granted
 
-    def grant(self, claim: H) -> bool:
-        """Give the turn the claim that a hand-over has made; return whether its waiter is still there.
-
-        If the waiter was interrupted and has left, nobody has the claim: the caller must release it.
-        """
-        # Even if the waiter has left: the caller then releases the claim at once, and `released_by` must find the holder.
+    def grant(self, claim: H) -> None:
+        """Give the waiter, which is still in line, the claim that a hand-over has made."""
         self.queue.acquired_by(claim)
-        self.wakeup.ring()
-        if self not in self.queue.turns:
-            return False
         self.granted = claim
         self.queue.remove(self)
-        return True
+        self.wakeup.ring()
 
     def settle(self, claim: Claim) -> None:
         """End the wait with a claim that shows that this waiter does not get the lock."""

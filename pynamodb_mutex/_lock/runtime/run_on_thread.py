@@ -107,8 +107,7 @@ def execute(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             effect, sent = process.step(resume, value, request, sent, events)
             if process.schedule.needs_loop:
                 # Not only when the operation has ended: a lock is held before that, and must be renewed. A receiver may be
-                # slow. Or a waiter for any of several keys has acquired one, and waits until it knows whether another key is
-                # handed over to it.
+                # slow.
                 start_renewals(process)
             if process.deferred:
                 if isinstance(sleeper, _RenewalSleeper):

@@ -554,7 +554,8 @@ class HandleJudge(Observer):
             )
             is_true = now > ends - COARSE - self._slowest.get(process, 0.0)
             self._ask("I6 no false loss", is_true, f"{name}, which it has until {ends:.1f}")
-        sent = self._sent(process, watch.until - LONGEST_HANG)
+        # a renewal may have asked for more than a lease
+        sent = self._sent(process, min(watch.extended_at, watch.until - LONGEST_HANG))
         own = [each for each in sent if names_claim(each, watch)]
         if loss == "UNREACHABLE" and watch.is_single:
             failed = any(each.fault is not None or each.evaluated == math.inf for each in own)

@@ -128,9 +128,11 @@ class PromiseJudge(HandleJudge):
         places = {term.place for term in (*self._terms.values(), *gone) if term.process is process}
         if any(not names_of(place).isdisjoint(watch.keys) for place in places):
             return
+        # it knows what those ahead of it in line have learned
+        ahead = (each.began for each in self._watches[process] if each.keys == watch.keys)
         asked = [
             min(each.sent if each.thread is watch.thread else math.inf, each.evaluated)
-            for each in self._sent(process, began)
+            for each in self._sent(process, min(ahead))
             if each.operation in {"GetItem", "UpdateItem"}
             and not names_of(place_of(each.kwargs)).isdisjoint(watch.keys)
         ]

@@ -282,8 +282,8 @@ class Lock(Handle[H]):
         if me in self._acquired or latest is None or not latest.is_released:
             return self._acquired.get(me, latest)
         # Another acquisition by this object. Suppose jobs of a pool acquire permits by one semaphore, and others release them.
-        every = current_process().all_held()
-        return next((each for each in every if each.claims[0].contender.lock() is self), latest)
+        every = (claim for held in current_process().all_held() for claim in held.claims)
+        return next((each for each in every if each.contender.lock() is self), latest)
 
     def _current(self, what: str) -> H:
         """Return the acquisition that a call works on: see `_last`. Several locks must not all be released."""

@@ -13,7 +13,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dev.faultproxy import kind_of
-from dev.simulation.claims import FAR, FORCED_MARK, Term, Watch, names_claim, names_of, values_on
+from dev.simulation.claims import (
+    FAR,
+    FORCED_MARK,
+    Term,
+    Watch,
+    names_claim,
+    names_of,
+    place_of,
+    values_on,
+)
 from dev.simulation.network import HOST_SKEW
 from dev.simulation.world import EPOCH, Observer
 
@@ -338,7 +347,12 @@ class HandleJudge(Observer):
             sent = [each for each in self._sent(term.process, when) if each.sent >= when]
             if not sent:
                 continue  # it waits
-            is_known = token in self._given or any(token in values_on(each, None) for each in sent)
+            is_known = token in self._given or any(
+                token in values_on(each, None)
+                # a reader that gives up reads the row before it leaves
+                or (each.kwargs.get("ConsistentRead") and place_of(each.kwargs) == term.place)
+                for each in sent
+            )
             what = f"{term.process.name} has not recognised its claim {token} on {term.place}"
             self._ask("I4 recognised", is_known, what)
         # No transaction acquires a single lock; and who gives up an acquisition knows of it, also if it stays.

@@ -48,7 +48,7 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(call install,$(DEMO_VENV),$(FOR_DEMO))
 	@touch $@
 
-test: $(VENV)/.installed ## run the tests (MEASURED=1: and measure their coverage)
+test: $(VENV)/.installed ## run the tests (MEASURED=1, MEASURED=lines: and measure their coverage)
 ifndef MEASURED
 	$(PYTEST) 'not lengthy'
 else
@@ -56,10 +56,17 @@ else
 	$(PYTEST) '(local or unmeasured) and not lengthy'
 endif
 
-# Without DynamoDB Local, and without what runs in processes of its own: measured, a test takes three times as long.
-coverage: $(VENV)/.installed ## measure the tests; every line and branch must be covered
+# Branches are measured by tracing, which makes a test take three times as long, and has to know that a simulated thread is a
+# greenlet; lines by sys.monitoring, which adds a fifth.
+ifeq ($(MEASURED),lines)
+coverage: export COVERAGE_CORE = sysmon
+else
+coverage: MEASURES = --branch --concurrency=greenlet,thread
+endif
+# Without DynamoDB Local, and without what runs in processes of its own.
+coverage: $(VENV)/.installed ## measure the tests; every line and branch must be covered (MEASURED=lines: from Python 3.12 on)
 	@$(IN_VENV) coverage erase
-	$(subst pytest,coverage run -m pytest,$(PYTEST)) 'not (local or unmeasured or lengthy)'
+	$(subst pytest,coverage run $(MEASURES) -m pytest,$(PYTEST)) 'not (local or unmeasured or lengthy)'
 	@$(IN_VENV) coverage combine --quiet
 	$(IN_VENV) coverage report --fail-under=100
 

@@ -454,7 +454,14 @@ class Loop(asyncio.BaseEventLoop):
         self._wake: Callable[..., None] | None = None
         self._woken = False
         self._tasks: WeakKeyDictionary[asyncio.Task[Any], None] = WeakKeyDictionary()
-        self.set_task_factory(_make_task)
+
+    def create_task(self, main: Any, **options: Any) -> asyncio.Task[Any]:
+        """Make a task; not by a task factory, after which Python 3.13.0 names each task None."""
+        task: asyncio.Task[Any] = asyncio.Task(main, loop=self, **options)
+        # tasks of a crashed process are dropped while they are pending, and asyncio would log an error for each
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # private
+        self._tasks[task] = None
+        return task
 
     @property
     def pending(self) -> list[asyncio.Task[Any]]:
@@ -573,11 +580,3 @@ async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _make_task(loop: Any, main: Any, **options: Any) -> asyncio.Task[Any]:
-    task: asyncio.Task[Any] = asyncio.Task(main, loop=loop, **options)
-    # tasks of a crashed process are dropped while they are pending, and asyncio would log an error for each
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # private
-    loop._tasks[task] = None
-    return task

@@ -324,11 +324,14 @@ class HandleJudge(Observer):
             values = values_on(exchange, None)
             for token in values & self._broken_terms.keys():
                 term = self._broken_terms[token]
-                # A take by force, of another thread, which was refused; or a person's decision about a run of `once`.
+                # A take by force, of another thread, which was refused; or a person's decision about a run of `once`, or a retry
+                # of that.
+                by = term.broken_by
+                decides = by is not None and exchange.thread is by.thread
                 forced = any(str(each).startswith(FORCED_MARK) for each in values - {token})
                 # Nor one that acquires several: that it was applied before shows in one row, and another may be gone since.
                 acquires = exchange.operation == "TransactWriteItems" and token not in self._given
-                if forced or acquires or exchange is term.broken_by:
+                if forced or acquires or decides:
                     continue
                 if term.process is process and exchange.evaluated >= term.broken_at:
                     term.known_at = min(term.known_at, now)

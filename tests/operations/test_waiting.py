@@ -608,7 +608,7 @@ def test_next_in_line_is_woken_once_the_claim_of_a_waiter_that_has_left_is_ended
     holder, waits, next_waits = held(mutex()), waiting(mutex()), waiting(mutex(poll=(50, 50)))
     releasing = handing_over(holder)
     waits.interrupt()
-    next_waits.effect.wakeup.rung = False  # it was told that it is the first in line now
+    next_waits.effect.wakeup.rung = False  # the waiter that has left has woken it
     ending = releasing.step(releasing.effect.request.send())
     assert not next_waits.effect.wakeup.rung
     releasing.step(ending.request.send())

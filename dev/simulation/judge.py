@@ -79,7 +79,7 @@ class Judge(LineJudge):
         self._writers: dict[str, tuple[str, int, int]] = {}
         # the number of the last write of a thread or task under a claim
         self._last_writes: dict[tuple[Place, tuple[str, int, int]], int] = {}
-        # rows that were deleted by hand; numbers of writes to a row, and those that were made before that
+        # rows that were deleted, but not by the TTL; numbers of writes to a row, and those that were made before that
         self._remade: set[Place] = set()
         self._written: dict[Place, set[str]] = {}
         self.forgotten: set[str] = set()
@@ -127,7 +127,7 @@ class Judge(LineJudge):
         if watched.prefix == "":
             self._check_line(process, place, old, new)
         self._check_write(exchange, place, watched, old, new)
-        if not new and watched.prefix != "":
+        if not new:
             self._forget(place)
 
     def _deleted(self, place: Place, claim: Claim) -> None:
@@ -191,7 +191,7 @@ class Judge(LineJudge):
             is_own |= is_left and token in values_on(exchange, place)
             self._ask("I5 own claim", is_own, what)
         is_undated = not old and self._is_undated(exchange.thread.process, after)
-        if new and place[1] != ("deleted",) and not is_undated:
+        if new and not is_undated:
             lowest = max(before.version, self._versions.get(place, 0))
             what = f"the fencing token of {place} fell from {lowest} to {after.version}"
             self._ask("I3 never lower", after.version >= lowest, what)
@@ -286,9 +286,7 @@ class Judge(LineJudge):
     def _acquired(self, exchange: Exchange, place: Place, old: Claim, new: Claim) -> None:
         """Check an acquisition: its fencing token is higher, and it takes no claim that is alive, unless it was given."""
         process, now = exchange.thread.process, self._world.now
-        # the key "deleted" is used with delete_on_release
-        is_exempt = place[1] == ("deleted",) or self._is_undated(process, new)
-        is_higher = new.version > self._versions.get(place, 0) or is_exempt
+        is_higher = new.version > self._versions.get(place, 0) or self._is_undated(process, new)
         what = f"the fencing token of {place} did not grow: {new.version}"
         self._ask("I3 grows", is_higher, what)
         self._versions[place] = new.version

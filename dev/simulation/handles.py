@@ -182,7 +182,8 @@ class HandleJudge(Observer):
 
     def _was_among_all(self, watch: Watch) -> bool:
         """Return whether a thread has released all since an acquisition: that one has learned what became of it."""
-        return self._released_all.get(watch.process, -math.inf) >= watch.since
+        since = watch.began if watch.since == math.inf else watch.since
+        return self._released_all.get(watch.process, -math.inf) >= since
 
     def interrupted(self, process: Process) -> None:
         """Note that a thread of a process was interrupted; if it stands in line, it leaves it."""
@@ -246,6 +247,9 @@ class HandleJudge(Observer):
             self._ended[id(exchange)] = place, old.token, owner, asked
             self._left.add(old.token or "")
             self._handed_over.add(new.token)
+        if new.end is None and new.token == old.token and not is_own:
+            # a write without the lock removes a claim that has ended
+            self._causes.setdefault(place, []).append((self._world.now, "FORCED"))
         self._end_term(place, old, new, breaks=breaks)
         if new.end is None or new.is_reserved or (old.token, old.end) == (new.token, new.end):
             return

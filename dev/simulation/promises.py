@@ -245,7 +245,7 @@ class PromiseJudge(HandleJudge):
         if watch.since < watch.began:
             # It was handed over, and lost before the thread that waited for it has gone on.
             return
-        is_late = not self._runs(process) or process.refuses_threads
+        is_late = not self._runs(process) or process.refused_threads
         what = f"{process.name} called {name} for {watch.keys}"
         if is_loss:
             # not if a renewal has won it back since the call was decided on: that was about the loss before
@@ -255,9 +255,9 @@ class PromiseJudge(HandleJudge):
             is_lost = is_lost or now - watch.lost_at <= REPORTED_WITHIN
             self._ask("I6 on_lost", is_lost, f"{what}, which is not lost")
             # without a thread for it, the call about the loss before may have waited
-            is_once = watch.losses <= 1 or len(own) > 1 or watch.since == math.inf
+            is_once = watch.losses <= 1 or len(own) > 1 or process.refused_threads
             self._ask("I6 on_lost", is_once, f"{what} twice")
-            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late and watch.since < math.inf:
+            if watch.loss in {"EXPIRED", "UNREACHABLE"} and not is_late:
                 late = now - (watch.lost_at if watch.is_in_doubt else watch.until)
                 self._ask("I6 on_lost", late <= REPORTED_WITHIN, f"{what} {late:.1f} s late")
             return
@@ -272,6 +272,7 @@ class PromiseJudge(HandleJudge):
             self._ask("I6 on_danger", is_right, f"{what} {left:.1f} s before its end")
             is_another = watch.danger[1] != since or watch.extended_at > watch.danger[0]
             # of several threads that share the handle, it is not known whose lease was in danger before
-            self._ask("I6 on_danger", is_another or len(own) > 1, f"{what} twice")
+            is_another |= len(own) > 1 or process.refused_threads
+            self._ask("I6 on_danger", is_another, f"{what} twice")
             # a renewal whose answer has just come is not the one that the call is about
             watch.danger = now, since if now - watch.extended_at > KNOWN_WITHIN else (0.0, 0.0)

@@ -423,7 +423,7 @@ class Schedule:
 
     def _refuse_threads(self, process: Process) -> None:
         self.world.note(process.name, "refuses threads")
-        process.refuses_threads = True
+        process.refuses_threads = process.refused_threads = True
         self.world.after(self._rng.random() * 30, partial(self._allow_threads, process))
 
     def _allow_threads(self, process: Process) -> None:

@@ -293,6 +293,7 @@ class Process(of_runtime.Process):
         lives: Whether it has not crashed.
         frozen_at: True time since which its clock has stood still; None if the clock runs.
         refuses_threads: Whether its operating system refuses to start threads now.
+        refused_threads: Whether it has ever refused to: a call may wait for a thread until the next one is needed.
         threads_running: Its threads that have not ended.
         clock_ran_on: Local time at which its clock last went on after a freeze; minus infinity if it never froze.
         answered: Number of dated answers from which the library has learned server time and whose requests were sent
@@ -306,7 +307,7 @@ class Process(of_runtime.Process):
         self.host = str(ipaddress.IPv4Address("10.0.0.0") + next(world.hosts))
         self.lives = True
         self.frozen_at: float | None = None
-        self.refuses_threads = False
+        self.refuses_threads = self.refused_threads = False
         self.threads_running: list[Thread] = []
         self.clock_ran_on = -math.inf
         self.answered = 0

@@ -48,11 +48,12 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(call install,$(DEMO_VENV),$(FOR_DEMO))
 	@touch $@
 
+# MEASURED_BY: another Python for what is measured, where only that one can measure lines.
 test: $(VENV)/.installed ## run the tests (MEASURED=1, MEASURED=lines: and measure their coverage)
 ifndef MEASURED
 	$(PYTEST) 'not lengthy'
 else
-	$(MAKE) --no-print-directory coverage
+	$(MAKE) --no-print-directory coverage $(if $(MEASURED_BY),PYTHON=$(MEASURED_BY) VENV=$(VENV)-measured)
 	$(PYTEST) '(local or unmeasured) and not lengthy'
 endif
 

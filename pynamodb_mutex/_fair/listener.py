@@ -136,9 +136,9 @@ def call(process: ProcessState, waiting: Sequence[str], *, is_free: bool = True)
 
 def local_address(endpoint: str) -> str:
     """Return the local address of connections to an endpoint; raise OSError if there is none."""
-    url = urlsplit(endpoint)
-    port = url.port or {"http": 80}.get(url.scheme, 443)
-    family, _, _, _, address = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_DGRAM)[0]
+    host = urlsplit(endpoint).hostname
+    # by the address alone the system chooses: any port will do
+    family, _, _, _, address = socket.getaddrinfo(host, 443, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing
         local: str = probe.getsockname()[0]

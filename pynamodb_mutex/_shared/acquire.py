@@ -18,7 +18,7 @@ from pynamodb_mutex._lock.operations.events import LockEvent
 from pynamodb_mutex._lock.operations.held import HeldClaim
 from pynamodb_mutex._lock.operations.local_queue import LocalQueue
 from pynamodb_mutex._lock.operations.retry import Attempts, retrying, send
-from pynamodb_mutex._lock.protocol.claim import TICK, Claim, date_of
+from pynamodb_mutex._lock.protocol.claim import TICK, Claim
 from pynamodb_mutex._lock.protocol.messages import shown, shown_owner
 from pynamodb_mutex._lock.protocol.outcome import shows_release, was_lost_before_release
 from pynamodb_mutex._shared import readers, requests
@@ -264,8 +264,7 @@ class SharedAcquisition(acquire.Acquisition):
         """The reason that kept this reader out last, for a message: a holder, a mark, or the number of readers."""
         seen, bounds, besides = self._seen, self.contender.store.bounds, ""
         if seen.marked_until(self.process.now, bounds) is not None:
-            end = date_of(seen.wanted_until)
-            besides = f"a writer waits ({shown_owner(seen.wanted_by)}, mark until {end}); "
+            besides = f"a writer waits ({shown_owner(seen.wanted_by)}); "
         elif len(seen.readers or ()) >= readers.MOST:
             besides = f"{readers.MOST} readers are the most there can be; "
         return besides + (self.holder or Claim()).described

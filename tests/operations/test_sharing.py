@@ -209,6 +209,8 @@ def test_join_of_unknown_outcome_is_looked_for_and_left_once(scene, fails):
     with pytest.raises(UpdateError):
         lock(scene, "here").acquire()
     assert scene.proxy.kinds()[3:] == ["GetItem", "leave"][: 1 + (fails in ("nothing", "leave"))]
+    # an eventually consistent read might not show the entry
+    assert all(each.body["ConsistentRead"] for each in scene.proxy.of("GetItem"))
     assert len(scene.parsed.readers) == 1 + (fails in ("GetItem", "leave"))
 
 
@@ -447,6 +449,23 @@ def test_writers_share_a_mark_and_each_removes_its_own_alone(scene):
         third.wake()
     assert scene.applied("mark", "GetItem")[-2:] == [False, True]
     third.interrupt()
+
+
+def test_reader_that_times_out_learns_who_keeps_it_out(scene):
+    def why():
+        with pytest.raises(exceptions.MutexTimeoutError) as raised:
+            on_thread(lock(scene, timeout=0.5).__enter__)
+        return str(raised.value).removeprefix(f"{scene.key!r} was not free within 0.5 s: ")
+
+    first = on_thread(held, lock(scene, owner="first"))
+    writer = marking(lock(scene, "here", shared=False, owner="writer"))
+    assert why().startswith("a writer waits ('writer'); held by 1 reader(s): 'first' until ")
+    first.release()
+    assert why() == "a writer waits ('writer'); its holder is not known"
+    writer.interrupt()
+    last = scene.taken(owner="last")
+    assert why().startswith("held by 'last' until ")
+    last.release()
 
 
 def test_claim_that_readers_no_longer_share_is_not_marked(scene):

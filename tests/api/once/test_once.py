@@ -479,16 +479,19 @@ def test_call_with_another_payload_is_refused(scene_of_once, working):
     assert "payload_hash" not in scene_of_once.raw
 
 
-def test_waiter_with_another_payload_is_refused_when_its_turn_comes(scene_of_once, working):
+@pytest.mark.parametrize(("result", "error"), [("one", None), (object(), ResultUnavailableError)])
+def test_waiter_with_another_payload_is_refused_when_its_turn_comes(
+    scene_of_once, working, result, error
+):
     working.begin(scene_of_once.once(payload=1))
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(scene_of_once.call, payload=payload) for payload in (1, None, 2)]
         until(lambda: len(turns(scene_of_once)) == 3)
-        working.end("one")
-        assert [each.result() for each in waiting[:2]] == ["one"] * 2
-        with pytest.raises(PayloadMismatchError):
-            waiting[2].result()
-    assert scene_of_once.done == ["one"]
+        working.end(result)
+        raised = [each.exception() for each in waiting]
+    assert [each and type(each) for each in raised] == [error, error, PayloadMismatchError]
+    assert error or waiting[0].result() == waiting[1].result() == result
+    assert scene_of_once.done == [result]
 
 
 # -- transactions --------------------------------------------------------------------------------

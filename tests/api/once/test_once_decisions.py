@@ -162,6 +162,16 @@ def test_peek_at_a_run(scene_of_once):
     assert scene_of_once.known.owner is None
 
 
+def test_peek_at_a_run_that_died(scene_of_once):
+    died(scene_of_once)
+    time.sleep(20)
+    assert scene_of_once.known[:5] == ("unknown", None, None, None, "dead")
+    scene_of_once.key = "b"
+    scene_of_once.begun(scene_of_once.once(owner="gone", lease=10, auto_renew=False))
+    time.sleep(20)
+    assert scene_of_once.known[:5] == ("abandoned", None, None, None, "gone")
+
+
 def test_forget(scene_of_once):
     assert Once.forget("a", model=There) is False
     assert scene_of_once.raw == {}

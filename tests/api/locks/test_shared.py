@@ -29,7 +29,7 @@ def labels(table):
     return sorted(label for label, _ in table.get("a").readers)
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "embedded", "local")
 def test_readers_hold_a_lock_together_and_a_writer_holds_it_alone(table):
     first = on_thread(held, shared(owner="first", model=Elsewhere))
     with shared(owner="second") as second:
@@ -53,7 +53,7 @@ def test_readers_hold_a_lock_together_and_a_writer_holds_it_alone(table):
             on_thread(shared(timeout=0, model=Elsewhere).__enter__)
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "embedded", "local")
 def test_alone_a_reader_takes_two_requests_and_in_one_process_a_join_takes_a_read_and_a_write(
     table, sent
 ):
@@ -72,7 +72,7 @@ def test_alone_a_reader_takes_two_requests_and_in_one_process_a_join_takes_a_rea
     assert sent == ["UpdateItem"]
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "embedded", "local")
 def test_waiting_writer_holds_new_readers_back_unless_they_are_nested_and_gets_in(table, pool):
     reading = held(shared(owner="reader"))
     waiting = pool.submit(alone(owner="writer").acquire)

@@ -17,7 +17,7 @@ import pynamodb_mutex
 from dev.simulation.calls import done, finish, read_some
 from dev.simulation.models import Account, Ledger, Lock, Shard, Slot
 from dev.simulation.promises import PERMITS
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, RowLock, RowLockMixin, Semaphore
+from pynamodb_mutex import LockItem, Mutex, RowLock, RowLockMixin, Semaphore
 from pynamodb_mutex.aio import (
     AsyncLockedRows,
     AsyncMutex,
@@ -240,13 +240,9 @@ class AnyLock:
             pass
 
     async def _release(self, lock: Any, chance: float) -> None:
-        """Release a lock; if a helper of its holder does, the helper learns of a loss, and the holder's block does not."""
         if chance < 0.3:
-            try:
-                await done(lock.release())
-            except MutexLostError:
-                self._schedule.judge.learned_loss(lock)
-                raise
+            self._schedule.judge.releases(lock)
+            await done(lock.release())
 
     async def _force(self, lock: Any, chance: float) -> None:
         if chance < 0.2 and hasattr(lock, "force_release"):

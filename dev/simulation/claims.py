@@ -108,7 +108,7 @@ class Watch:
         loss: Why it was lost, by the name of the cause; None if it was not.
         lost_at: True time by which the loss had come.
         losses: Number of calls of ``on_lost`` about this loss.
-        learned_at: True time at which its release has raised an error that it was lost.
+        helped_at: True time at which another thread has last begun to release it.
         danger: True time of the last call of ``on_danger``, and what was known then of its claim: see `Term.renewed`.
     """
 
@@ -134,7 +134,7 @@ class Watch:
         self.began = self.since = self.until = self.extended_at = self.lost_at = -math.inf
         self.loss: str | None = None
         self.losses = 0
-        self.learned_at = -math.inf
+        self.helped_at = -math.inf
         self.is_in_doubt = False
         self.danger = (-math.inf, (0.0, 0.0))
 

@@ -180,10 +180,16 @@ class HandleJudge(Observer):
         """Note that a thread of a process releases all that it holds."""
         self._released_all[process] = self._world.now
 
-    def _was_among_all(self, watch: Watch) -> bool:
-        """Return whether a thread has released all since an acquisition: that one has learned what became of it."""
+    def releases(self, handle: Any) -> None:
+        """Note that the running thread or task begins to release a lock, which others may hold by the same handle."""
+        for watch in self._watches.get(self._world.running.process, ()):
+            if watch.is_of(handle) and not watch.is_own:
+                watch.helped_at = self._world.now
+
+    def _was_released_by_another(self, watch: Watch) -> bool:
+        """Return whether another thread has released an acquisition: that one has learned what became of it."""
         since = watch.began if watch.since == math.inf else watch.since
-        return self._released_all.get(watch.process, -math.inf) >= since
+        return max(watch.helped_at, self._released_all.get(watch.process, -math.inf)) >= since
 
     def interrupted(self, process: Process) -> None:
         """Note that a thread of a process was interrupted; if it stands in line, it leaves it."""
@@ -412,7 +418,9 @@ class HandleJudge(Observer):
         """
         for watch in self._in_use():
             watch.is_used = False
-            for token in watch.last if is_released and not self._was_among_all(watch) else ():
+            for token in (
+                watch.last if is_released and not self._was_released_by_another(watch) else ()
+            ):
                 term = self._terms.get(token)
                 # With delete_on_release, or where somebody deleted the row, a late copy of an acquire makes its claim anew.
                 # Since when one is held that nobody could watch is not known.
@@ -647,7 +655,7 @@ class HandleJudge(Observer):
         if watch.since == math.inf:
             return  # threads were refused, so nobody watches its lease
         # the release of several finds the loss of one, goes on with the others, and then raises
-        if not watch.is_single or self._was_among_all(watch):
+        if not watch.is_single or self._was_released_by_another(watch):
             return
         if self._runs(watch.process) and not watch.process.refuses_threads and watch.is_used:
             self.fail(f"I6: {watch.process.name} lost {watch.keys}, and did not call on_lost")

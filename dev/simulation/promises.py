@@ -49,8 +49,8 @@ class PromiseJudge(HandleJudge):
         """Check what the running thread or task has learned of the handles that it leaves."""
         for watch in self._in_use():
             self._check_in_time(watch)
-            has_released = is_released and not self._was_among_all(watch)
-            has_released = has_released and watch.learned_at < watch.began <= watch.since < math.inf
+            has_released = is_released and not self._was_released_by_another(watch)
+            has_released = has_released and watch.began <= watch.since < math.inf
             has_released = has_released and not self._is_under_way(watch)
             what = f"{watch.process.name} left {watch.keys}, which was lost, without an error"
             if has_released:
@@ -61,12 +61,6 @@ class PromiseJudge(HandleJudge):
                 if (term.broken_at, "FORCED") in self._causes.get(term.place, [])[-1:]:
                     self._ask("I6 hidden", not has_released, what)
         super().section_ends(is_released=is_released)
-
-    def learned_loss(self, handle: Any) -> None:
-        """Note that a release, on any thread, has raised an error that a lock was lost."""
-        for watch in self._watches.get(self._world.running.process, ()):
-            if watch.is_of(handle):
-                watch.learned_at = self._world.now
 
     def _note_belief(self, watch: Watch) -> None:
         is_new = watch.tokens != watch.last
@@ -164,7 +158,7 @@ class PromiseJudge(HandleJudge):
     def inner_ended(self, handle: Any, token: str) -> None:
         """Check that the end of the inner of two blocks has not released what the outer one has acquired."""
         for watch in self._own(handle) if handle.token == token else ():
-            is_kept = watch.ask() or watch.loss is not None or self._was_among_all(watch)
+            is_kept = watch.ask() or watch.loss is not None or self._was_released_by_another(watch)
             what = f"{watch.process.name} released {watch.keys} at the end of an inner block"
             self._ask("I5 inner block", bool(is_kept), what)
 

@@ -1,7 +1,7 @@
 """Scenario: the processor's instructions for a lock that nobody else wants, counted by valgrind.
 
 Unlike its time they do not depend on caches, nor on what else the machine does. No request leaves the process: a stub
-answers in the place of HTTP. What a process takes for a number of cycles, less what it takes for fewer, is theirs.
+answers in the place of HTTP. What a fork takes for a number of cycles, less what another takes for fewer, is theirs.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from dev.bench.libraries import made
 from dev.bench.tables import Table, named, number, table, times
 
 FEWER, MORE = 30, 90
-"""Cycles of the two processes."""
+"""Cycles of the two forks."""
 
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Return the instructions of a cycle, in millions, by library; of none if there is no valgrind."""
     names = (FLOOR, *BY_HAND, OURS) if shutil.which("valgrind") else ()
-    fewer, more = (1, 2) if setting.quick else (FEWER, MORE)
-    asked = [(name, cycles) for name in names for cycles in (fewer, more)]
+    cycles = (1, 2) if setting.quick else (FEWER, MORE)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        counted = dict(zip(asked, threads.map(lambda each: _counted(*each), asked), strict=True))
-    each = {name: (counted[name, more] - counted[name, fewer]) / (more - fewer) for name in names}
+        counted = threads.map(lambda name: _counted(name, *cycles), names)
+        each = dict(zip(names, counted, strict=True))
     return {
         "libraries": {
             name: {
@@ -44,21 +43,23 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _counted(name: str, cycles: int) -> int:
-    """Return the instructions of a process that makes some cycles."""
+def _counted(name: str, fewer: int, more: int) -> float:
+    """Return the instructions of a cycle, by two forks of one process that make some of them."""
     valgrind = [
         "valgrind",
         "--tool=cachegrind",
         "--cache-sim=no",
         "--cachegrind-out-file=/dev/null",
     ]
-    command = [*valgrind, sys.executable, "-m", __name__, name, str(cycles)]
+    command = [*valgrind, sys.executable, "-m", __name__, name, str(fewer), str(more)]
     env = {**os.environ, "PYTHONHASHSEED": "0", "AWS_DEFAULT_REGION": "us-east-1"}
     env |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
     env |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}  # nothing is sent there
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    (found,) = re.findall(r"I +refs: +([\d,]+)", done.stderr)
-    return int(found.replace(",", ""))
+    # each with what was before the fork, and at last the process itself
+    counted = re.findall(r"I +refs: +([\d,]+)", done.stderr)
+    first, second, _ = (int(each.replace(",", "")) for each in counted)
+    return (second - first) / (more - fewer)
 
 
 def answer(request: Any) -> Any:
@@ -79,15 +80,21 @@ def answer(request: Any) -> Any:
     return botocore.awsrequest.AWSResponse(request.url, 200, headers, raw)
 
 
-def _cycle(name: str, cycles: int) -> None:
-    """Acquire and release a lock some times, as the process that is counted."""
+def _cycle(name: str, *times_each: int) -> None:
+    """Acquire and release a lock some times, in one fork after the other, as the process that is counted."""
     from botocore.httpsession import URLLib3Session
 
     URLLib3Session.send = lambda _, request: answer(request)
     library = made(name)
-    for _ in range(cycles):
-        library.release(library.take("cycle"))
-    os._exit(0)  # as in `start`
+    for cycles in times_each:
+        child = os.fork()
+        if child == 0:
+            for _ in range(cycles):
+                library.release(library.take("cycle"))
+            os._exit(0)  # as in `start`
+        if os.waitpid(child, 0)[1]:
+            os._exit(1)
+    os._exit(0)
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
@@ -106,4 +113,4 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 if __name__ == "__main__":
-    _cycle(sys.argv[1], int(sys.argv[2]))
+    _cycle(sys.argv[1], *map(int, sys.argv[2:]))

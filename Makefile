@@ -48,13 +48,13 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(call install,$(DEMO_VENV),$(FOR_DEMO))
 	@touch $@
 
-# MEASURED_BY: another Python for what is measured, where only that one can measure lines.
+# MEASURED_BY: another Python for what is measured, where only that one can measure lines. LENGTHY=1: `lengthy` in the same run.
 test: $(VENV)/.installed ## run the tests (MEASURED=1, MEASURED=lines: and measure their coverage)
 ifndef MEASURED
 	$(PYTEST) 'not lengthy'
 else
 	$(MAKE) --no-print-directory coverage $(if $(MEASURED_BY),PYTHON=$(MEASURED_BY) VENV=$(VENV)-measured)
-	$(PYTEST) '(local or unmeasured) and not lengthy'
+	$(PYTEST) '(local or unmeasured) $(if $(LENGTHY),or lengthy,and not lengthy)'
 endif
 
 # Branches are measured by tracing, which makes a test take three times as long, and has to know that a simulated thread is a

@@ -253,7 +253,7 @@ class HandleJudge(Observer):
             self._ended[id(exchange)] = place, old.token, owner, asked
             self._left.add(old.token or "")
             self._handed_over.add(new.token)
-        if new.end is None and new.token == old.token and not is_own:
+        if old.end is not None and new.end is None and new.token == old.token and not is_own:
             # a write without the lock removes a claim that has ended
             self._causes.setdefault(place, []).append((self._world.now, "FORCED"))
         self._end_term(place, old, new, breaks=breaks)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,14 @@ def started(*arguments, **streams):
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
 
 
+def interrupted(process):
+    """Interrupt a process, give it time to end, and return its exit code if it has."""
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(5)
+    return process.returncode
+
+
 PIPE = 65536
 """Bytes that a pipe holds."""
 
@@ -292,8 +301,9 @@ def test_result_is_recorded_before_the_last_of_it_is_read(table):
     script = f"{printing(2 * PIPE)}; sleep 0.5; echo end"
     with started("k", "--", "sh", "-c", script, stdout=subprocess.PIPE) as process:
         until(lambda: Once.peek("k").state == "recorded")
-        process.send_signal(signal.SIGINT)  # ends the wait for who reads
-        assert process.wait(LONG) == 130
+        # ends the wait for who reads; before the answer to the record it is for the command, which has ended
+        until(lambda: interrupted(process) is not None)
+        assert process.returncode == 130
     assert known()[1].endswith("end\n")
 
 

@@ -231,15 +231,19 @@ def test_lock_that_is_answered_late_and_not_renewed_in_time_is_no_lock_of_anothe
     assert subject.is_free
 
 
-def test_refused_hand_over_does_not_spoil_the_holders_release(scene):
-    mutex = held(scene.mutex())
-    waiter = scene.waiting()
+def test_refused_hand_over_is_logged_and_does_not_spoil_the_holders_release(scene, caplog):
+    mutex = held(scene.mutex(owner="me"))
+    waiter = scene.waiting(owner="next")
     scene.proxy.next(deny(), op="hand_over")
     mutex.release()
     waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.fencing_token == mutex.fencing_token + 1
     assert scene.applied("hand_over", "release") == [False, True]
+    (record,) = (each for each in caplog.records if "not handed over" in each.getMessage())
+    text = rf"'{scene.key}' not handed over to 'next': .*AccessDeniedException"
+    assert re.match(text, record.getMessage())
+    assert (record.levelname, record.lock_owner) == ("WARNING", "me")
 
 
 def test_reads_and_forces_that_fail_are_repeated(scene):

@@ -86,6 +86,8 @@ def belief(lock):
         with pytest.raises(MutexNotHeldError) as raised:
             lock.ensure_held()
         assert lock.lost == isinstance(raised.value, MutexLostError)
+        assert str(raised.value).startswith(f"ensure_held: {lock.key!r} ")
+        assert raised.value.key == lock.key
     return lock.held, lock.remaining > 0, lock.lost
 
 

@@ -1,5 +1,6 @@
 """I5 and I6: a lock touches no claim but its own, and reports a loss with its cause, whatever hangs."""
 
+import re
 import threading
 import time
 from email.utils import formatdate
@@ -60,8 +61,9 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
             FOUND_BY[found_by](lock)
         error = raised.value
         assert (error.loss, error.owner, error.key) == (loss, taker, locks[-1].key)
-        assert str(error).endswith(f" was lost: {loss.value}")
-        assert error.__cause__ is None
+        said = rf"(release|renew|ensure_held): '{error.key}' was lost: {loss.value}"
+        assert re.fullmatch(said, str(error))
+        assert (error.expires_at is None, error.__cause__) == (taker is None, None)
         assert (lock.loss, lock.held, lock.lost) == (loss, False, True)
         if found_by in ("release", "end of the block"):
             assert subject.everything[-1] == before[-1]
@@ -96,6 +98,17 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
         assert len(on_lost.calls) == (found_by not in ("release", "end of the block"))
         mine = [event.name for event in heard.events if event.sender is last.sender]
         assert mine[-2:] == ["acquired", "lost"]
+
+
+def test_loss_that_a_row_shows_does_not_name_an_earlier_failure(scene):
+    mutex = held(scene.mutex())
+    scene.proxy.always(server_error(), op="renew")
+    scene.proxy.wait(1, "renew")
+    scene.there.force_release(scene.key)
+    with pytest.raises(MutexLostError) as raised:
+        mutex.release()
+    assert str(raised.value).endswith(f" was lost: {Loss.FORCED.value}")
+    assert (raised.value.loss, raised.value.__cause__) == (Loss.FORCED, None)
 
 
 def test_force_in_the_same_process_is_reported_at_once(table, on_lost):

@@ -156,6 +156,14 @@ def test_wait_that_goes_on_names_a_holder_of_this_process(caplog, clock, pool):
         waits.interrupt()
 
 
+def test_refusal_says_which_of_the_two_is_reentrant_and_what_to_do():
+    outer = r"by another mutex \(reentrant, owner 'outer'\)"
+    inner = r"this one \(not reentrant, owner 'inner'\) would wait for it for ever"
+    match = f"{outer}: {inner}. Release that one, enter it"
+    with mutex(owner="outer", reentrant=True), pytest.raises(MutexAlreadyHeldError, match=match):
+        mutex(owner="inner").acquire()
+
+
 def test_lock_whose_object_is_gone_is_named_as_such():
     mutex(owner="outer").acquire()
     with pytest.raises(MutexAlreadyHeldError, match=r"'outer'.* That one is gone"):
@@ -325,6 +333,8 @@ def test_wait_that_blocks_the_loop_of_the_holder_is_refused(asks, holds):
         (warning,) = warned
         for message in (str(raised.value), str(warning.message)):
             assert all(part in message for part in ("'a'", "'outer'", "'inner'", "AsyncMutex"))
+        assert "cannot be released at all: use" in str(raised.value)
+        assert "cannot be released before the timeout: use" in str(warning.message)
         # who does not wait blocks nobody
         assert not asks().acquire(blocking=False)
 
@@ -341,6 +351,15 @@ def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits():
 
     with mutex():
         asyncio.run(main())
+
+
+@pytest.mark.real("embedded")  # as above
+def test_warning_reaches_code_whose_module_has_no_name():
+    code = {}
+    exec("async def main(lock): return lock.acquire()", code)
+    del code["__builtins__"]
+    with mutex(), pytest.warns(RuntimeWarning, match="blocks the loop"):
+        assert asyncio.run(code["main"](mutex(timeout=0.05))) is False
 
 
 def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused(pool):

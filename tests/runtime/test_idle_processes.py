@@ -81,7 +81,7 @@ def test_process_reads_the_row_before_it_attaches_after_a_long_idle_time(scene, 
 
 
 @pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("seconds", [600.0, 7200.0, DAY])
+@pytest.mark.parametrize("seconds", [600.0, 2400.0, 7200.0, DAY])
 def test_renewal_after_a_long_idle_time_wins_the_lock_back(idle, seconds, several):
     lock = held(lock_of(idle.model, *idle.keys[: 1 + several]))
     idle.rest(seconds)
@@ -102,6 +102,7 @@ def test_lock_is_handed_over_only_if_the_next_lease_ends_in_time(idle, heard, mi
     assert waits.wake() is None
     assert idle.proxy.kinds() == ["acquire", *kinds]
     assert waiter.remaining > 15
+    assert idle.model.get(heard.key).expires_at <= idle.now + 30 + 1.302
     assert "lost" not in heard.names
 
 

@@ -490,6 +490,8 @@ def test_write_that_unlocks_releases(any_scene, of_row, write, faults):
     assert received == [(model, False)]
     released = [event.fields for event in of_row.events if event.sender is model]
     assert [each["token"] for each in released] == [lock.token] * 2
+    ends = [event.fields for event in of_row.events if event.name == "released"]
+    assert all(end["held_for"] >= 0 and end["error"] is None for end in ends)
     assert of_row.events[0].fields["key"] == lock.key
 
 

@@ -184,7 +184,7 @@ class Contender:
         refused. If the acquire is applied after this request, its claim stays until its lease ends.
         """
         process, store = self.process, self.store
-        values = store.ending(process.now, own.proposed) | {"mine": own.token}
+        values = store.ending(process.now) | {"mine": own.token}
         request = store.update(store.requests.disown, self.options.row, values)
         if self.on_freed is not None:
             request.kwargs[RETURN_VALUES] = ALL_NEW

@@ -101,7 +101,4 @@ class WaitingTurn(Turn[HeldClaim, Contender]):
                     successor.forget()
                 yield from contender.disown(own)
             raise
-        finally:
-            if self.granted is None:
-                self.end_promise()
         return True

@@ -88,6 +88,7 @@ def test_lock_before_while_and_after_it_is_held(kind, sent):
             with pytest.raises(exceptions.MutexNotHeldError, match=f"{name}.* {match}") as caught:
                 getattr(lock, name)()
             assert not isinstance(caught.value, exceptions.MutexLostError)
+            assert caught.value.key in str(caught.value)
 
     sent.clear()
     assert (lock.held, lock.remaining, lock.lost, lock.loss) == (False, 0.0, False, None)
@@ -122,7 +123,7 @@ def test_lock_before_while_and_after_it_is_held(kind, sent):
     assert not lock.locked()
     assert_released(lock, kind)
     sent.clear()
-    assert_refused("not held" if kind.several else "released")
+    assert_refused("not held" if kind.several else "is not held: it was released")
     assert sent == []
     # as with threading.Lock
     assert lock.acquire(False, -1) is True

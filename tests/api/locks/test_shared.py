@@ -92,8 +92,12 @@ def test_waiting_writer_holds_new_readers_back_unless_they_are_nested_and_gets_i
 
 def test_reader_that_asks_for_the_lock_alone_is_refused_at_once(table):
     for timeout in (0, 20, -1):
-        with shared(), pytest.raises(exceptions.MutexAlreadyHeldError, match="release the shared"):
+        with (
+            shared(owner="reader"),
+            pytest.raises(exceptions.MutexAlreadyHeldError, match="release the shared") as refused,
+        ):
             alone(timeout=timeout).acquire()
+        assert (refused.value.key, refused.value.owner) == ("a", "reader")
 
 
 def again(mutex):

@@ -243,6 +243,15 @@ def test_lock_that_is_not_to_be_renewed_is_not_for_a_nearer_end(here, proxy, dat
     assert proxy.of("renew") == []
 
 
+def test_lock_that_is_held_for_longer_than_max_hold_is_logged_once(here, clock, caplog):
+    on_lost = OnLost()
+    held(Mutex.for_key("k", model=here, lease=3.0, on_lost=on_lost, max_hold=0.1))
+    until(lambda: clock.advance(0.01) or on_lost.calls)
+    (record,) = (each for each in caplog.records if ": not renewed" in each.getMessage())
+    said = "'k' is held for more than 0.1 s: not renewed"
+    assert (record.getMessage(), record.lock_key) == (said, "k")
+
+
 # -- writes of rows --------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from operations_by_hand import waiting
 from sent_requests import DAY, NOW, Dates, another_process
 from two_clients import held
 
-from dev.faultproxy import through
+from dev.faultproxy import no_date, through
 from pynamodb_mutex import Mutex
 
 
@@ -112,6 +112,22 @@ def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(scene, i
     ticket = mutex.detach()
     with another_process(scene, NOW + 3600 + 25) as (newcomer, _):
         assert Mutex.attach(ticket, model=newcomer, auto_renew=False).held
+
+
+def test_claim_that_began_without_server_time_ends_by_it_once_a_renewal_has_shown_it(
+    scene, proxy, clock
+):
+    here = through(proxy, scene.there)
+    proxy.always(no_date())
+    mutex = held(lock_of(here, scene.key))
+    proxy.clear()
+    dates = Dates(proxy)
+    mutex.renew()
+    # the holder's machine is suspended, and a waiter has watched the row for the lease: its end is far off
+    dates.now += 60
+    assert mutex.held
+    assert not lock_of(here, f"{scene.key}-b").locked()
+    assert not mutex.held
 
 
 @pytest.mark.parametrize(("rests", "is_dead"), [(30.0, False), (1.01 * 30 + 2.5, True)])

@@ -22,7 +22,7 @@ from pynamodb_mutex.groups import AnyOf, MutexGroup, RowLocks
 
 END = datetime(2026, 11, 27, 12, tzinfo=timezone.utc)
 CENTURY = 100 * 365.25 * 86400
-BOOLEANS = ("auto_renew", "reentrant", "delete_on_release", "fair")
+BOOLEANS = ("auto_renew", "reentrant", "delete_on_release", "fair", "must_exist", "shared")
 
 
 pytestmark = pytest.mark.usefixtures("silence")
